@@ -1,0 +1,1 @@
+//! The backend contract: trait Backend, registry, partition into segments, declines, statistics.

@@ -1,0 +1,3 @@
+//! The program `cupola`.
+
+fn main() {}

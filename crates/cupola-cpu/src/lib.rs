@@ -1,0 +1,1 @@
+//! The CPU backend: scalar reference, SIMD kernels, thread pool.

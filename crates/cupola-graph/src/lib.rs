@@ -1,0 +1,1 @@
+//! Programs: typed ops over named values, shapes, fusion, memory plan.

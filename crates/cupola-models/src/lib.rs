@@ -1,0 +1,1 @@
+//! Architectures: config and tensor names to a program.

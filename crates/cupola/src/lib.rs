@@ -1,0 +1,1 @@
+//! Run open models locally.
