@@ -1,0 +1,102 @@
+//! The traits that a device implements.
+
+use crate::{BackendError, Device, Stats, UploadError, Verdict, WeightSource};
+use cupola_graph::{KvType, Op, Program, Step, ValueId, WeightId};
+use std::any::Any;
+use std::collections::HashMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// How a device is to work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The fixed order of every sum, f32 activations, f32 caches: the same bits on every device.
+    pub exact: bool,
+    /// CPU threads; absent: one for every core that this process may use.
+    pub threads: Option<usize>,
+    /// How keys and values are stored; exact mode stores them in f32 whatever this says.
+    pub kv_type: KvType,
+    /// The highest CPU instruction set to use, by name; absent: the best that the machine has.
+    pub cpu_tier: Option<String>,
+    /// Measure every op's time for [`Backend::stats`].
+    pub profile: bool,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { exact: false, threads: None, kv_type: KvType::F16, cpu_tier: None, profile: false }
+    }
+}
+
+impl Options {
+    /// The cache type in force.
+    pub fn kv(&self) -> KvType {
+        if self.exact { KvType::F32 } else { self.kv_type }
+    }
+}
+
+/// One device that runs ops.
+pub trait Backend: Send + Sync {
+    /// Which device this is.
+    fn device(&self) -> &Device;
+
+    /// Whether the backend takes this op of this program. Pure and cheap; thresholds are documented by the backend.
+    fn wants(&self, program: &Program, op: &Op) -> Verdict;
+
+    /// Puts a weight on the device. Called once for each weight of the ops that it took. Declines if the format or the
+    /// memory does not allow it; the caller then gives the ops that read it to the next backend.
+    fn upload(&self, program: &Program, id: WeightId, source: &dyn WeightSource) -> Result<DeviceWeight, UploadError>;
+
+    /// Prepares a run of consecutive ops.
+    fn compile(&self, segment: Segment) -> Result<Box<dyn Executable>, BackendError>;
+
+    /// What the device has done since it was opened.
+    fn stats(&self) -> Stats;
+}
+
+/// A weight on a device, in whatever form its backend chose. Shared by all ops that read it.
+#[derive(Clone)]
+pub struct DeviceWeight {
+    /// The backend's own data.
+    pub data: Arc<dyn Any + Send + Sync>,
+    /// Bytes that it takes on the device.
+    pub bytes: usize,
+}
+
+/// Consecutive ops of a program that one backend runs.
+#[derive(Clone)]
+pub struct Segment {
+    /// The whole program.
+    pub program: Arc<Program>,
+    /// The ops, as a range of [`Program::ops`].
+    pub ops: Range<usize>,
+    /// Every weight that they read, from this backend's [`Backend::upload`].
+    pub weights: HashMap<WeightId, DeviceWeight>,
+    /// Every vector of the program, by its id.
+    pub vectors: Arc<Vec<Vec<f32>>>,
+    /// Values that come from earlier segments.
+    pub inputs: Vec<ValueId>,
+    /// Values that later segments read, or that are the program's output.
+    pub outputs: Vec<ValueId>,
+}
+
+/// Values that cross segments, in host memory, by [`ValueId`]: `[rows, width]`, row-major.
+pub type HostValues = HashMap<ValueId, Vec<f32>>;
+
+/// A segment that is ready to run. It owns the caches of its attention layers.
+pub trait Executable: Send {
+    /// Makes room for at least `blocks` key-value blocks in each layer; existing blocks keep their contents. On an
+    /// error nothing has changed.
+    fn reserve(&mut self, blocks: usize) -> Result<(), BackendError>;
+
+    /// Copies block `from` to block `to` in every layer.
+    fn copy_block(&mut self, from: u32, to: u32) -> Result<(), BackendError>;
+
+    /// Runs the segment. Reads its inputs from `values` and writes its outputs there. The step has passed
+    /// [`Step::check`]. On an error the outputs are not written, and the cache is as before but for the slots of this
+    /// step's own tokens.
+    fn run(&mut self, step: &Step<'_>, values: &mut HostValues) -> Result<(), BackendError>;
+
+    /// Bytes on the device for caches and intermediate values.
+    fn bytes(&self) -> usize;
+}

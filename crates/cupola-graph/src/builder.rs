@@ -1,0 +1,273 @@
+//! Builds programs, checking widths as it goes.
+
+use crate::*;
+use cupola_quant::Format;
+
+/// Builds a [`Program`] op by op. Each method adds one op and returns its output; the first mistake is remembered and
+/// comes out of [`Builder::finish`], so that model code reads without `?` on every line.
+pub struct Builder {
+    program: Program,
+    scope: String,
+    error: Option<GraphError>,
+}
+
+impl Builder {
+    /// An empty program over a vocabulary.
+    pub fn new(vocab: usize) -> Builder {
+        let program = Program {
+            vocab,
+            values: vec![],
+            weights: vec![],
+            vectors: vec![],
+            ropes: vec![],
+            kv: vec![],
+            ops: vec![],
+            output: ValueId(0),
+        };
+        Builder { program, scope: String::new(), error: None }
+    }
+
+    /// Prefix of the names of the values that follow, such as `l3`.
+    pub fn scope(&mut self, name: impl Into<String>) {
+        self.scope = name.into();
+    }
+
+    /// Declares a weight matrix.
+    pub fn weight(&mut self, name: impl Into<String>, n_out: usize, n_in: usize, format: Format) -> WeightId {
+        self.program.weights.push(Weight { name: name.into(), n_out, n_in, format });
+        WeightId(self.program.weights.len() as u32 - 1)
+    }
+
+    /// Declares a parameter vector.
+    pub fn vector(&mut self, name: impl Into<String>, len: usize) -> VectorId {
+        self.program.vectors.push(Vector { name: name.into(), len });
+        VectorId(self.program.vectors.len() as u32 - 1)
+    }
+
+    /// Declares rotary frequencies; equal tables are kept once.
+    pub fn rope_table(&mut self, table: RopeTable) -> usize {
+        let ropes = &mut self.program.ropes;
+        ropes.iter().position(|t| *t == table).unwrap_or_else(|| {
+            ropes.push(table);
+            ropes.len() - 1
+        })
+    }
+
+    /// Declares an attention layer's cache.
+    pub fn kv_layer(&mut self, layer: KvLayer) -> usize {
+        self.program.kv.push(layer);
+        self.program.kv.len() - 1
+    }
+
+    /// Width of a value.
+    pub fn width(&self, x: ValueId) -> usize {
+        self.program.value(x).width
+    }
+
+    /// Rows of the embedding matrix for the step's tokens.
+    pub fn embed(&mut self, table: WeightId, scale: f32) -> ValueId {
+        let (rows, width) = (self.program.weight(table).n_out, self.program.weight(table).n_in);
+        if rows != self.program.vocab {
+            let message = format!("the table has {rows} rows for a vocabulary of {}", self.program.vocab);
+            self.fail(GraphError::Attribute { op: "embed".into(), message });
+        }
+        let out = self.value("embed", width, Rows::All);
+        self.push(Op::Embed { table, scale, out }, out)
+    }
+
+    /// Root-mean-square norm over whole rows.
+    pub fn rms_norm(&mut self, x: ValueId, weight: VectorId, eps: f32) -> ValueId {
+        let group = self.width(x);
+        self.norm(x, Norm { kind: NormKind::Rms, group, weight: Some(weight), bias: None, eps })
+    }
+
+    /// Any norm.
+    pub fn norm(&mut self, x: ValueId, norm: Norm) -> ValueId {
+        let (width, rows) = self.shape(x);
+        if norm.group == 0 || !width.is_multiple_of(norm.group) {
+            self.attribute("norm", format!("groups of {} do not divide a row of {width}", norm.group));
+        }
+        for v in [norm.weight, norm.bias].into_iter().flatten() {
+            self.expect_vector("norm", v, norm.group);
+        }
+        let out = self.value("norm", width, rows);
+        self.push(Op::Norm { x, norm, out }, out)
+    }
+
+    /// One matrix product.
+    pub fn linear(&mut self, x: ValueId, weight: WeightId, bias: Option<VectorId>) -> ValueId {
+        let [y] = self.linears(x, [(weight, bias)]);
+        y
+    }
+
+    /// `residual + weight . x (+ bias)`.
+    pub fn linear_add(&mut self, x: ValueId, weight: WeightId, bias: Option<VectorId>, residual: ValueId) -> ValueId {
+        let y = self.linear(x, weight, bias);
+        self.add(residual, y)
+    }
+
+    /// Matrix products that share an input.
+    pub fn linears<const N: usize>(&mut self, x: ValueId, jobs: [(WeightId, Option<VectorId>); N]) -> [ValueId; N] {
+        let (width, rows) = self.shape(x);
+        let jobs = jobs.map(|(weight, bias)| {
+            let Weight { n_out, n_in, ref name, .. } = *self.program.weight(weight);
+            let name = name.clone();
+            self.expect_width("linears", &name, n_in, width);
+            if let Some(b) = bias {
+                self.expect_vector("linears", b, n_out);
+            }
+            let out = self.value(&name, n_out, rows);
+            Linear { weight, bias, epilogue: Epilogue::Store, out }
+        });
+        let outs = std::array::from_fn(|i| jobs[i].out);
+        self.program.ops.push(Op::Linears(Linears { x, norm: None, jobs: jobs.into() }));
+        outs
+    }
+
+    /// Rotary position embedding of every head.
+    pub fn rope(&mut self, x: ValueId, head_dim: usize, style: RopeStyle, table: usize) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let rotary = self.program.ropes[table].rotary_dim();
+        if head_dim == 0 || !width.is_multiple_of(head_dim) || rotary > head_dim {
+            self.attribute("rope", format!("{rotary} rotated of heads of {head_dim} in a row of {width}"));
+        }
+        let out = self.value("rope", width, rows);
+        self.push(Op::Rope(Rope { x, head_dim, style, table, out }), out)
+    }
+
+    /// Attention over the layer's cache; `out` of the argument is ignored.
+    pub fn attention(&mut self, mut a: Attention) -> ValueId {
+        let KvLayer { heads, key_dim, value_dim } = self.program.kv[a.layer];
+        if heads == 0 || a.heads == 0 || !a.heads.is_multiple_of(heads) {
+            self.attribute(
+                "attention",
+                format!("{} query heads are not a multiple of {heads} key-value heads", a.heads),
+            );
+        }
+        if a.window == Some(0) || a.softcap.is_some_and(|c| c <= 0.0) {
+            self.attribute("attention", format!("window {:?} and softcap {:?} must be positive", a.window, a.softcap));
+        }
+        for (what, value, width) in
+            [("q", a.q, a.heads * key_dim), ("k", a.k, heads * key_dim), ("v", a.v, heads * value_dim)]
+        {
+            let found = self.width(value);
+            self.expect_width("attention", what, width, found);
+            self.expect_rows("attention", what, Rows::All, value);
+        }
+        if let Some(s) = a.sink {
+            self.expect_vector("attention", s, a.heads);
+        }
+        a.out = self.value("attention", a.heads * value_dim, Rows::All);
+        let out = a.out;
+        self.push(Op::Attention(a), out)
+    }
+
+    /// `activation(gate) * up`.
+    pub fn glu(&mut self, gate: ValueId, up: ValueId, activation: Activation) -> ValueId {
+        let (width, rows) = self.same_shape("glu", gate, up);
+        let out = self.value("glu", width, rows);
+        self.push(Op::Glu { gate, up, activation, out }, out)
+    }
+
+    /// `activation(x)`.
+    pub fn activate(&mut self, x: ValueId, activation: Activation) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let out = self.value("activate", width, rows);
+        self.push(Op::Activate { x, activation, out }, out)
+    }
+
+    /// `a + b`.
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        let (width, rows) = self.same_shape("add", a, b);
+        let out = self.value("add", width, rows);
+        self.push(Op::Add { a, b, out }, out)
+    }
+
+    /// `by * x`; a factor of 1 adds no op.
+    pub fn scale(&mut self, x: ValueId, by: f32) -> ValueId {
+        if by == 1.0 {
+            return x;
+        }
+        let (width, rows) = self.shape(x);
+        let out = self.value("scale", width, rows);
+        self.push(Op::Scale { x, by, out }, out)
+    }
+
+    /// `cap * tanh(x / cap)`.
+    pub fn softcap(&mut self, x: ValueId, cap: f32) -> ValueId {
+        if cap <= 0.0 || !cap.is_finite() {
+            self.attribute("softcap", format!("the cap must be positive, not {cap}"));
+        }
+        let (width, rows) = self.shape(x);
+        let out = self.value("softcap", width, rows);
+        self.push(Op::Softcap { x, cap, out }, out)
+    }
+
+    /// Only the rows that the step wants outputs of.
+    pub fn take_wanted(&mut self, x: ValueId) -> ValueId {
+        self.expect_rows("take_wanted", "x", Rows::All, x);
+        let width = self.width(x);
+        let out = self.value("wanted", width, Rows::Wanted);
+        self.push(Op::TakeWanted { x, out }, out)
+    }
+
+    /// The finished program, whose steps return `output`.
+    pub fn finish(mut self, output: ValueId) -> Result<Program, GraphError> {
+        self.program.output = output;
+        self.error.map_or(Ok(self.program), Err)
+    }
+
+    fn push(&mut self, op: Op, out: ValueId) -> ValueId {
+        self.program.ops.push(op);
+        out
+    }
+
+    fn value(&mut self, name: &str, width: usize, rows: Rows) -> ValueId {
+        let name = if self.scope.is_empty() { name.to_string() } else { format!("{}.{name}", self.scope) };
+        self.program.values.push(Value { name, width, rows });
+        ValueId(self.program.values.len() as u32 - 1)
+    }
+
+    fn shape(&self, x: ValueId) -> (usize, Rows) {
+        let v = self.program.value(x);
+        (v.width, v.rows)
+    }
+
+    fn same_shape(&mut self, op: &str, a: ValueId, b: ValueId) -> (usize, Rows) {
+        let (width, rows) = self.shape(a);
+        let found = self.width(b);
+        self.expect_width(op, "the second operand", width, found);
+        self.expect_rows(op, "the second operand", rows, b);
+        (width, rows)
+    }
+
+    fn named(&self, op: &str) -> String {
+        if self.scope.is_empty() { op.to_string() } else { format!("{} {op}", self.scope) }
+    }
+
+    fn attribute(&mut self, op: &str, message: String) {
+        self.fail(GraphError::Attribute { op: self.named(op), message });
+    }
+
+    fn expect_width(&mut self, op: &str, what: &str, expected: usize, found: usize) {
+        if expected != found {
+            self.fail(GraphError::Width { op: self.named(op), what: what.into(), expected, found });
+        }
+    }
+
+    fn expect_vector(&mut self, op: &str, v: VectorId, expected: usize) {
+        let Vector { name, len } = self.program.vector(v).clone();
+        self.expect_width(op, &name, expected, len);
+    }
+
+    fn expect_rows(&mut self, op: &str, what: &str, expected: Rows, x: ValueId) {
+        let found = self.program.value(x).rows;
+        if expected != found {
+            self.fail(GraphError::Rows { op: self.named(op), what: what.into(), expected, found });
+        }
+    }
+
+    fn fail(&mut self, e: GraphError) {
+        self.error.get_or_insert(e);
+    }
+}

@@ -1,0 +1,48 @@
+//! State that outlives a step: the key-value cache of attention layers.
+//!
+//! Keys and values live in blocks of [`BLOCK_TOKENS`] tokens. A sequence has a table of block numbers; token `p` of the
+//! sequence is slot `p % BLOCK_TOKENS` of block `table[p / BLOCK_TOKENS]`. A block number stands for the same block in
+//! every layer. Who owns which block is the engine's business; a backend only stores them.
+
+/// Tokens per key-value block.
+pub const BLOCK_TOKENS: usize = 32;
+
+/// How keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum KvType {
+    /// 32-bit floats: what exact mode uses.
+    F32,
+    /// 16-bit IEEE floats.
+    #[default]
+    F16,
+    /// 16-bit brain floats.
+    BF16,
+}
+
+impl KvType {
+    /// Bytes of one element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            KvType::F32 => 4,
+            KvType::F16 | KvType::BF16 => 2,
+        }
+    }
+}
+
+/// Shape of one attention layer's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvLayer {
+    /// Key-value heads.
+    pub heads: usize,
+    /// Width of a key head.
+    pub key_dim: usize,
+    /// Width of a value head.
+    pub value_dim: usize,
+}
+
+impl KvLayer {
+    /// Bytes that one token takes in this layer.
+    pub const fn token_bytes(&self, kv: KvType) -> usize {
+        self.heads * (self.key_dim + self.value_dim) * kv.bytes()
+    }
+}
