@@ -2,7 +2,16 @@
 //!
 //! Every format has a scalar decoder written from its published definition. It is the reference that all faster
 //! kernels, on every device, are tested against.
+//!
+//! [`decode`] and [`encode`] work on any slice of whole blocks, so that a caller can spread rows over threads.
+//! [`blocks`] has the parts of a block (codes, scales, minima) for code that repacks weights.
 
+pub mod blocks;
+mod convert;
+mod error;
+mod float;
 mod format;
 
+pub use convert::{decode, encode};
+pub use error::QuantError;
 pub use format::{Format, Layout};

@@ -1,0 +1,35 @@
+//! Q5_0: 32 values in 22 bytes.
+
+use half::f16;
+
+use super::{Block, half_at, legacy, put_half};
+use crate::Format;
+
+/// f16 scale `d`, 4 bytes of fifth bits, 16 bytes of low bits. Value: `d * (code - 16)`.
+#[derive(Clone, Copy, Debug)]
+#[allow(non_camel_case_types)]
+pub struct Q5_0;
+
+impl Block for Q5_0 {
+    const FORMAT: Format = Format::Q5_0;
+    const BITS: u32 = 5;
+    const GROUP: usize = 32;
+    const OFFSET: i32 = 16;
+
+    #[inline]
+    fn code(block: &[u8], k: usize) -> u8 {
+        legacy::nibble(&block[6..], k) | legacy::fifth_bit(&block[2..], k)
+    }
+
+    #[inline]
+    fn scale_min(block: &[u8], _k: usize) -> (f32, f32) {
+        (half_at(block, 0), 0.0)
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let (scale, codes) = legacy::extreme_codes(values, 16);
+        put_half(block, 0, f16::from_f32(scale));
+        legacy::put_fifth_bits(&codes, &mut block[2..6]);
+        legacy::put_nibbles(&codes, &mut block[6..22]);
+    }
+}

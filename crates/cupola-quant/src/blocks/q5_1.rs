@@ -1,0 +1,35 @@
+//! Q5_1: 32 values in 24 bytes.
+
+use half::f16;
+
+use super::{Block, half_at, legacy, put_half};
+use crate::Format;
+
+/// f16 scale `d`, f16 smallest value `m`, 4 bytes of fifth bits, 16 bytes of low bits. Value: `d * code + m`.
+#[derive(Clone, Copy, Debug)]
+#[allow(non_camel_case_types)]
+pub struct Q5_1;
+
+impl Block for Q5_1 {
+    const FORMAT: Format = Format::Q5_1;
+    const BITS: u32 = 5;
+    const GROUP: usize = 32;
+
+    #[inline]
+    fn code(block: &[u8], k: usize) -> u8 {
+        legacy::nibble(&block[8..], k) | legacy::fifth_bit(&block[4..], k)
+    }
+
+    #[inline]
+    fn scale_min(block: &[u8], _k: usize) -> (f32, f32) {
+        (half_at(block, 0), -half_at(block, 2))
+    }
+
+    fn encode(values: &[f32], block: &mut [u8]) {
+        let (scale, low, codes) = legacy::range_codes(values, 31);
+        put_half(block, 0, f16::from_f32(scale));
+        put_half(block, 2, f16::from_f32(low));
+        legacy::put_fifth_bits(&codes, &mut block[4..8]);
+        legacy::put_nibbles(&codes, &mut block[8..24]);
+    }
+}
