@@ -1,6 +1,5 @@
 //! Declines and errors.
 
-use crate::Device;
 use cupola_graph::GraphError;
 
 /// Whether a backend takes an op.
@@ -74,8 +73,8 @@ pub enum BackendError {
     /// Memory ran out.
     #[error("{device}: out of memory: {needed} bytes are needed{}. {advice}", available.map_or(String::new(), |a| format!(", {a} are free")))]
     OutOfMemory {
-        /// The device.
-        device: Device,
+        /// The device, as [`Device`](crate::Device) prints itself.
+        device: String,
         /// Bytes asked for.
         needed: u64,
         /// Bytes that were left, where known.
@@ -86,8 +85,8 @@ pub enum BackendError {
     /// The device is gone or refuses to work.
     #[error("{device}: {message}")]
     Device {
-        /// The device.
-        device: Device,
+        /// The device, as [`Device`](crate::Device) prints itself.
+        device: String,
         /// What it said.
         message: String,
     },
