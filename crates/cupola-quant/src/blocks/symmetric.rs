@@ -74,6 +74,11 @@ fn extreme(values: &[f32]) -> f32 {
     values.iter().fold(0f32, |extreme, &value| if value.abs() > extreme.abs() { value } else { extreme })
 }
 
+/// Starting scales give the extreme value a code this far outside the range of codes. Half as many starts make `Q6_K`
+/// 0.7 % worse in root mean square and save a third of the time; three times as many gain 0.2 % (AMD EPYC,
+/// November 2026).
+const STARTS: [f32; 8] = [-0.8, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
+
 fn best_scale(group: &[f32; GROUP], limits: Limits) -> f32 {
     const ROUNDS: usize = 2;
     let extreme = extreme(group);
@@ -96,8 +101,6 @@ fn best_scale(group: &[f32; GROUP], limits: Limits) -> f32 {
     }
     best
 }
-
-const STARTS: [f32; 8] = [-0.8, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0];
 
 /// A block whose scales are whole numbers times `d`.
 #[derive(Clone, Copy)]
