@@ -130,10 +130,10 @@ impl Shape {
     }
 }
 
-fn shapes() -> impl Strategy<Value = Shape> {
+fn shapes(exponent: std::ops::Range<f32>) -> impl Strategy<Value = Shape> {
     let offset = prop_oneof![Just(0f32), -5f32..5.0];
     let factor = prop_oneof![Just(1f32), -400f32..400.0];
-    (any::<u64>(), -8f32..1.0, offset, (0usize..512, factor), prop_oneof![Just(0), 0usize..=256])
+    (any::<u64>(), exponent, offset, (0usize..512, factor), prop_oneof![Just(0), 0usize..=256])
         .prop_map(|(seed, exponent, offset, outlier, zeros)| Shape { seed, exponent, offset, outlier, zeros })
 }
 
@@ -155,6 +155,8 @@ fn check_bound(values: &[f32]) {
     }
 }
 
+/// Holds for values of at least 1e-3 or so: below, scales and minima are near the smallest f16, and what the search
+/// gains can be less than what rounding them costs.
 fn check_not_worse_than_plain(values: &[f32]) {
     for format in K_FORMATS {
         for block in values.chunks(256) {
@@ -168,17 +170,17 @@ fn check_not_worse_than_plain(values: &[f32]) {
 
 proptest! {
     #[test]
-    fn errors_are_within_bounds(shape in shapes()) {
+    fn errors_are_within_bounds(shape in shapes(-8.0..1.0)) {
         check_bound(&shape.values());
     }
 
     #[test]
-    fn the_search_is_never_worse_than_none(shape in shapes()) {
+    fn the_search_is_never_worse_than_none(shape in shapes(-3.0..1.0)) {
         check_not_worse_than_plain(&shape.values());
     }
 
     #[test]
-    fn blocks_are_encoded_one_by_one(shape in shapes()) {
+    fn blocks_are_encoded_one_by_one(shape in shapes(-8.0..1.0)) {
         let values = shape.values();
         for format in Format::ALL {
             let layout = format.layout();
