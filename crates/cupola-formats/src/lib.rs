@@ -11,3 +11,6 @@ mod tensor;
 pub use checkpoint::{Checkpoint, CheckpointKind, Config};
 pub use error::{FormatError, FormatErrorKind, KeyError};
 pub use tensor::{Dtype, NotAWeight, Tensor};
+
+pub mod template;
+pub mod tokenizer;
