@@ -125,8 +125,13 @@ impl<'a> Tensor<'a> {
     /// Tells the system that the bytes are not needed again soon, for instance after they were converted: their
     /// memory can be reused. They stay readable, at the price of reading the file again.
     pub fn release(&self) {
+        self.release_bytes(0..self.bytes.len());
+    }
+
+    /// As [`Tensor::release`], for part of the bytes.
+    pub fn release_bytes(&self, part: Range<usize>) {
         let (bytes, range) = self.place.locate();
-        bytes.release(range);
+        bytes.release(range.start.saturating_add(part.start)..range.end.min(range.start.saturating_add(part.end)));
     }
 }
 

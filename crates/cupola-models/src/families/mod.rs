@@ -1,0 +1,42 @@
+//! The architectures, one file each: what a family's configs and tensor names mean.
+
+mod gemma2;
+mod gemma3;
+mod llama;
+mod mistral;
+mod phi3;
+mod qwen2;
+mod qwen3;
+mod smollm3;
+
+use crate::ModelError;
+use crate::decoder::Decoder;
+use crate::gguf::GgufModel;
+use crate::hugging_face::HuggingFace;
+
+type ReadHuggingFace = fn(&HuggingFace) -> Result<Decoder, ModelError>;
+type ReadGguf = fn(&GgufModel) -> Result<Decoder, ModelError>;
+
+/// An architecture.
+pub(crate) struct Family {
+    /// What this project calls it.
+    pub name: &'static str,
+    /// Every `model_type` of Hugging Face configs that means it.
+    pub model_types: &'static [&'static str],
+    /// Reads such a config.
+    pub hugging_face: ReadHuggingFace,
+    /// The `general.architecture` of GGUF files that means it, and who reads them.
+    pub gguf: Option<(&'static str, ReadGguf)>,
+}
+
+/// Every architecture.
+pub(crate) const FAMILIES: [Family; 8] = [
+    llama::FAMILY,
+    mistral::FAMILY,
+    qwen2::FAMILY,
+    qwen3::FAMILY,
+    gemma2::FAMILY,
+    gemma3::FAMILY,
+    smollm3::FAMILY,
+    phi3::FAMILY,
+];

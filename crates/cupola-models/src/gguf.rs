@@ -1,0 +1,216 @@
+//! What the families have in common in GGUF checkpoints.
+
+use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp};
+use crate::names::Names;
+use crate::{ModelError, rope};
+use cupola_formats::config::{LongRope, RopeKind, RopeParameters, Yarn};
+use cupola_formats::gguf::Metadata;
+use cupola_formats::{Checkpoint, Dtype, KeyError};
+use cupola_graph::{Activation, RopeStyle, RopeTable};
+
+/// Metadata and the checkpoint that it describes.
+pub(crate) struct GgufModel<'c> {
+    pub metadata: &'c Metadata,
+    pub checkpoint: &'c Checkpoint,
+    /// `general.architecture`, which the keys start with.
+    pub architecture: &'c str,
+    /// The name of the family, for messages.
+    pub family: &'static str,
+}
+
+impl GgufModel<'_> {
+    /// A Llama-like decoder with everything that the common keys say.
+    pub fn decoder(&self, rope_style: RopeStyle) -> Result<Decoder, ModelError> {
+        let layers = self.size("block_count")?;
+        // Every layer has tensors, so that this bounds the memory that a wrong number can take.
+        let tensors = self.checkpoint.tensors().len();
+        if layers == 0 || layers > tensors {
+            return Err(self.error("block_count", format!("a number from 1 to {tensors}, the number of tensors")));
+        }
+        if self.optional_size("expert_count")?.unwrap_or(0) > 0 {
+            return Err(self.error("expert_count", "0: mixtures of experts are not supported yet"));
+        }
+        let hidden = self.size("embedding_length")?;
+        let heads = self.size("attention.head_count")?;
+        let split = hidden.checked_div(heads).unwrap_or(0);
+        let key_dim = self.optional_size("attention.key_length")?.unwrap_or(split);
+        let names = Names::gguf();
+        let has = |name: &str| self.checkpoint.tensor(name).is_some();
+        let has_bias = |part: &str| has(&format!("{}0.{part}.bias", names.layers));
+        let mut decoder = Decoder {
+            context_length: self.size("context_length")?,
+            hidden,
+            embed_scale: 1.0,
+            layers: vec![Layer { rope: None, window: None }; layers],
+            attention: AttentionSpec {
+                heads,
+                kv_heads: self.optional_size("attention.head_count_kv")?.unwrap_or(heads),
+                key_dim,
+                value_dim: self.optional_size("attention.value_length")?.unwrap_or(split),
+                scale: self.optional_f32("attention.scale")?.unwrap_or(1.0 / (key_dim as f32).sqrt()),
+                softcap: None,
+                rope_style,
+                qk_norm: false,
+                fused: false,
+                qkv_bias: has_bias(names.layer.q),
+                out_bias: has_bias(names.layer.out),
+            },
+            mlp: Mlp {
+                width: self.size("feed_forward_length")?,
+                activation: Activation::Silu,
+                fused: false,
+                bias: has_bias(names.layer.down),
+            },
+            norm_eps: self.metadata.f32(&self.key("attention.layer_norm_rms_epsilon"))?,
+            // The files hold the finished norm weights.
+            norm_offset: 0.0,
+            post_norms: false,
+            tied: !has(&format!("{}.weight", names.head)),
+            logit_softcap: None,
+            names,
+        };
+        let table = self.rope(&decoder)?;
+        decoder.layers.iter_mut().for_each(|layer| layer.rope = Some(table.clone()));
+        Ok(decoder)
+    }
+
+    /// The rotary frequencies of layers without a window of their own kind.
+    fn rope(&self, decoder: &Decoder) -> Result<RopeTable, ModelError> {
+        let theta = self.optional_f64("rope.freq_base")?.unwrap_or(10000.0);
+        let dim = self.rotary_dim(decoder)?;
+        let kind = self.rope_kind(decoder)?;
+        let table = rope::table(&RopeParameters { theta, partial_rotary_factor: 1.0, kind }, dim)?;
+        match self.checkpoint.tensor("rope_freqs.weight") {
+            Some(_) => Ok(rope::divide(table, &self.numbers("rope_freqs.weight")?)?),
+            None => Ok(table),
+        }
+    }
+
+    /// Elements of each head that are rotated.
+    pub fn rotary_dim(&self, decoder: &Decoder) -> Result<usize, ModelError> {
+        Ok(self.optional_size("rope.dimension_count")?.unwrap_or(decoder.attention.key_dim))
+    }
+
+    fn rope_kind(&self, decoder: &Decoder) -> Result<RopeKind, ModelError> {
+        let original = self.optional_u32("rope.scaling.original_context_length")?;
+        let context = u32::try_from(decoder.context_length).unwrap_or(u32::MAX);
+        let original_context = original.unwrap_or(context);
+        let attention_factor = self.optional_f64("rope.scaling.attn_factor")?;
+        if self.checkpoint.tensor("rope_factors_long.weight").is_some() {
+            return Ok(RopeKind::LongRope(LongRope {
+                short: self.numbers("rope_factors_short.weight")?,
+                long: self.numbers("rope_factors_long.weight")?,
+                original_context,
+                factor: f64::from(context) / f64::from(original_context),
+                attention_factor,
+            }));
+        }
+        // A factor of 0 is how some files say that there is none. A factor without a type is linear.
+        let factor = match self.optional_f64("rope.scaling.factor")? {
+            None => self.optional_f64("rope.scale_linear")?,
+            found => found,
+        };
+        let factor = factor.filter(|f| *f != 0.0).unwrap_or(1.0);
+        match self.optional_str("rope.scaling.type")?.unwrap_or("linear") {
+            "none" => Ok(RopeKind::Default),
+            "linear" if factor == 1.0 => Ok(RopeKind::Default),
+            "linear" => Ok(RopeKind::Linear { factor }),
+            "yarn" => {
+                for key in ["rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor"] {
+                    if self.optional_f32(key)?.is_some_and(|value| value != 1.0) {
+                        return Err(self.error(key, "1"));
+                    }
+                }
+                let mut yarn = Yarn {
+                    factor,
+                    original_context,
+                    beta_fast: self.optional_f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
+                    beta_slow: self.optional_f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
+                    truncate: true,
+                    attention_factor: None,
+                    mscale: None,
+                    mscale_all_dim: None,
+                };
+                // The file's factor comes on top of the computed one.
+                yarn.attention_factor = attention_factor.map(|extra| extra * yarn.attention_factor());
+                Ok(RopeKind::Yarn(yarn))
+            }
+            _ => Err(self.error("rope.scaling.type", "one of none, linear, yarn")),
+        }
+    }
+
+    /// Gives a window to the layers that slide: those that the file lists, or all but every `pattern`-th.
+    pub fn windows(&self, decoder: &mut Decoder, window: usize, pattern: usize) -> Result<(), ModelError> {
+        let key = self.key("attention.sliding_window_pattern");
+        let listed = match self.metadata.get(&key) {
+            Some(value) if value.as_array().is_some() => Some(self.metadata.bools(&key)?),
+            _ => None,
+        };
+        let pattern = match &listed {
+            None => self.optional_size("attention.sliding_window_pattern")?.unwrap_or(pattern),
+            Some(list) if list.len() == decoder.layers.len() => pattern,
+            Some(_) => {
+                let expected = format!("{} values, one for each layer", decoder.layers.len());
+                return Err(self.error("attention.sliding_window_pattern", expected));
+            }
+        };
+        for (i, layer) in decoder.layers.iter_mut().enumerate() {
+            let slides = match &listed {
+                Some(list) => list[i],
+                None => pattern == 0 || !(i + 1).is_multiple_of(pattern),
+            };
+            layer.window = slides.then_some(window);
+        }
+        Ok(())
+    }
+
+    /// The window, if the file has one; a window of 0 is none.
+    pub fn window(&self) -> Result<Option<usize>, ModelError> {
+        Ok(self.optional_size("attention.sliding_window")?.filter(|w| *w > 0))
+    }
+
+    /// Numbers that are stored as a tensor.
+    fn numbers(&self, name: &str) -> Result<Vec<f64>, ModelError> {
+        let missing = || ModelError::MissingTensor { tensor: name.into(), family: self.family };
+        let tensor = self.checkpoint.tensor(name).ok_or_else(missing)?;
+        let unusable = || ModelError::Format { tensor: name.into(), dtype: tensor.dtype, columns: tensor.elements() };
+        let Dtype::Weight(format) = tensor.dtype else { return Err(unusable()) };
+        let mut values = vec![0.0; tensor.elements()];
+        cupola_quant::decode(format, tensor.bytes, &mut values).map_err(|_| unusable())?;
+        Ok(values.into_iter().map(f64::from).collect())
+    }
+
+    fn key(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    fn error(&self, key: &str, expected: impl Into<String>) -> ModelError {
+        self.metadata.error(&self.key(key), expected).into()
+    }
+
+    fn size(&self, key: &str) -> Result<usize, KeyError> {
+        self.metadata.u32(&self.key(key)).map(|n| n as usize)
+    }
+
+    fn optional_size(&self, key: &str) -> Result<Option<usize>, KeyError> {
+        Ok(self.optional_u32(key)?.map(|n| n as usize))
+    }
+
+    fn optional_u32(&self, key: &str) -> Result<Option<u32>, KeyError> {
+        self.metadata.optional_u32(&self.key(key))
+    }
+
+    /// A number under a key of this architecture.
+    pub fn optional_f32(&self, key: &str) -> Result<Option<f32>, KeyError> {
+        self.metadata.optional_f32(&self.key(key))
+    }
+
+    /// A number under a key of this architecture.
+    pub fn optional_f64(&self, key: &str) -> Result<Option<f64>, KeyError> {
+        self.metadata.optional_f64(&self.key(key))
+    }
+
+    fn optional_str(&self, key: &str) -> Result<Option<&str>, KeyError> {
+        self.metadata.optional_str(&self.key(key))
+    }
+}

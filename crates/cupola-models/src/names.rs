@@ -1,0 +1,96 @@
+//! What tensors are called.
+
+/// Names of a model's tensors, without the final `.weight` or `.bias`.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    pub embed: String,
+    pub final_norm: String,
+    pub head: String,
+    /// What comes before a layer's number.
+    pub layers: String,
+    pub layer: LayerNames,
+}
+
+/// Names within a layer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LayerNames {
+    pub attention_norm: &'static str,
+    pub q: &'static str,
+    pub k: &'static str,
+    pub v: &'static str,
+    /// Queries, keys and values, one above the other.
+    pub qkv: &'static str,
+    pub q_norm: &'static str,
+    pub k_norm: &'static str,
+    pub out: &'static str,
+    pub post_attention_norm: &'static str,
+    pub mlp_norm: &'static str,
+    pub gate: &'static str,
+    pub up: &'static str,
+    /// Gate and up, one above the other.
+    pub gate_up: &'static str,
+    pub down: &'static str,
+    pub post_mlp_norm: &'static str,
+}
+
+impl Names {
+    /// The names that transformers gives a Llama model, which most families follow. `outer` comes before the names of
+    /// the whole model, `inner` before those of all but the logits' matrix.
+    pub fn hugging_face(outer: &str, inner: &str) -> Names {
+        Names {
+            embed: format!("{inner}embed_tokens"),
+            final_norm: format!("{inner}norm"),
+            head: format!("{outer}lm_head"),
+            layers: format!("{inner}layers."),
+            layer: LayerNames {
+                attention_norm: "input_layernorm",
+                q: "self_attn.q_proj",
+                k: "self_attn.k_proj",
+                v: "self_attn.v_proj",
+                qkv: "self_attn.qkv_proj",
+                q_norm: "self_attn.q_norm",
+                k_norm: "self_attn.k_norm",
+                out: "self_attn.o_proj",
+                post_attention_norm: "post_attention_layernorm",
+                // After attention is before the feed-forward; families with norms in both places name this one otherwise.
+                mlp_norm: "post_attention_layernorm",
+                gate: "mlp.gate_proj",
+                up: "mlp.up_proj",
+                gate_up: "mlp.gate_up_proj",
+                down: "mlp.down_proj",
+                post_mlp_norm: "post_feedforward_layernorm",
+            },
+        }
+    }
+
+    /// The names of GGUF files.
+    pub fn gguf() -> Names {
+        Names {
+            embed: "token_embd".into(),
+            final_norm: "output_norm".into(),
+            head: "output".into(),
+            layers: "blk.".into(),
+            layer: LayerNames {
+                attention_norm: "attn_norm",
+                q: "attn_q",
+                k: "attn_k",
+                v: "attn_v",
+                qkv: "attn_qkv",
+                q_norm: "attn_q_norm",
+                k_norm: "attn_k_norm",
+                out: "attn_output",
+                post_attention_norm: "post_attention_norm",
+                mlp_norm: "ffn_norm",
+                gate: "ffn_gate",
+                up: "ffn_up",
+                // The first half of the rows is the gate.
+                gate_up: "ffn_up",
+                down: "ffn_down",
+                post_mlp_norm: "post_ffw_norm",
+            },
+        }
+    }
+}
+
+/// Ends of the names of tensors that hold nothing that a model needs: tables that can be computed.
+pub(crate) const IGNORED: [&str; 3] = ["rotary_emb.inv_freq", "masked_bias", "attn_rot_embd.weight"];
