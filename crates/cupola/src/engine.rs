@@ -1,0 +1,335 @@
+//! A loaded model that any number of sessions share.
+
+use crate::kv::{KvCache, Sequence, Shortage};
+use crate::load::Loaded;
+use crate::runner::{RunnerShape, StepRunner};
+use crate::sampler::Sampling;
+use crate::scheduler::{Active, Job, Scheduler, Wanted};
+use crate::session::{GenerateOptions, Session, SessionOptions};
+use crate::text::{Chat, Text};
+use crate::{CancelToken, EngineError};
+use cupola_backend::{DeviceChoice, Options};
+use cupola_formats::tokenizer::Tokenizer;
+use cupola_graph::BLOCK_TOKENS;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Context if none is asked for, where the model allows it: enough for long conversations, and on a model of 8 billion
+/// parameters still only about a gigabyte of cache.
+pub const DEFAULT_CONTEXT: usize = 8192;
+
+/// How a model is loaded.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Where it runs.
+    pub device: DeviceChoice,
+    /// How it runs: exact mode, threads, type of the key-value cache.
+    pub backend: Options,
+    /// Tokens of prompt and reply together that a sequence may have. Absent: the model's own limit, but at most
+    /// [`DEFAULT_CONTEXT`]. 0: the model's own limit. More than that is an error.
+    pub context: Option<usize>,
+    /// Tokens that the key-value cache may hold for all sessions together; at least a context and a block. Absent: four
+    /// contexts. Memory for the first context is taken as it fills, and for more only when several sequences that are
+    /// being generated need it.
+    pub cache_tokens: Option<usize>,
+    /// Rows of a step at most: longer prompts are evaluated in chunks of this.
+    pub step_rows: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> EngineOptions {
+        EngineOptions {
+            device: DeviceChoice::Auto,
+            backend: Options::default(),
+            context: None,
+            cache_tokens: None,
+            step_rows: 512,
+        }
+    }
+}
+
+/// What an engine is made of, for models that do not come from a checkpoint.
+pub struct EngineParts {
+    /// The model.
+    pub runner: Box<dyn StepRunner>,
+    /// Tokenizer and templates, or why there are none.
+    pub text: Result<Text, String>,
+    /// Tokens that end a reply.
+    pub stop_tokens: Vec<u32>,
+    /// How the model's makers recommend to sample.
+    pub sampling: Sampling,
+    /// Tokens that the model's positions reach.
+    pub context: usize,
+}
+
+/// A loaded model. Clones share it; all methods can be called from several threads.
+#[derive(Clone)]
+pub struct Engine {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    scheduler: Scheduler,
+    cache: Mutex<KvCache>,
+    shape: RunnerShape,
+    text: Result<Text, String>,
+    stop_tokens: Vec<u32>,
+    sampling: Sampling,
+    context: usize,
+    loaded: Option<Loaded>,
+}
+
+impl Engine {
+    /// An engine of these parts. Of the options, only the sizes matter here.
+    pub fn from_parts(parts: EngineParts, options: &EngineOptions) -> Result<Engine, EngineError> {
+        Engine::assemble(parts, None, options)
+    }
+
+    pub(crate) fn assemble(
+        parts: EngineParts,
+        loaded: Option<Loaded>,
+        options: &EngineOptions,
+    ) -> Result<Engine, EngineError> {
+        let EngineParts { runner, text, stop_tokens, sampling, context: longest } = parts;
+        let context = match options.context {
+            None => longest.min(DEFAULT_CONTEXT),
+            Some(0) => longest,
+            Some(n) if n <= longest => n,
+            Some(found) => {
+                let expected = format!("at most {longest}, the model's own limit (0 stands for it)");
+                return Err(EngineError::Option { option: "context", found, expected });
+            }
+        };
+        if options.step_rows == 0 {
+            let expected = "at least 1".into();
+            return Err(EngineError::Option { option: "step_rows", found: 0, expected });
+        }
+        // One block more than a full sequence has: it may begin with a copy of another's.
+        let least = context.div_ceil(BLOCK_TOKENS) + 1;
+        let limit = match options.cache_tokens {
+            None => 4 * least,
+            Some(tokens) if tokens / BLOCK_TOKENS >= least => tokens / BLOCK_TOKENS,
+            Some(found) => {
+                let expected = format!("at least {}, a context of {context} and a block", least * BLOCK_TOKENS);
+                return Err(EngineError::Option { option: "cache_tokens", found, expected });
+            }
+        };
+        let shape = runner.shape();
+        let scheduler = Scheduler::new(runner, options.step_rows);
+        let cache = Mutex::new(KvCache::new(least, limit));
+        let shared = Shared { scheduler, cache, shape, text, stop_tokens, sampling, context, loaded };
+        Ok(Engine { shared: Arc::new(shared) })
+    }
+
+    /// A new conversation. Sessions are light: what they have in common in the cache they share.
+    pub fn session(&self, options: SessionOptions) -> Result<Session, EngineError> {
+        Session::new(self.clone(), options)
+    }
+
+    /// Tokens that a sequence may have, prompt and reply together.
+    pub fn context(&self) -> usize {
+        self.shared.context
+    }
+
+    /// Number of logits that the model gives: token ids that it can choose are under this.
+    pub fn vocab(&self) -> usize {
+        self.shared.shape.logits
+    }
+
+    /// Tokens that end a reply: every one that the checkpoint names in any of its files.
+    pub fn stop_tokens(&self) -> &[u32] {
+        &self.shared.stop_tokens
+    }
+
+    /// How the model's makers recommend to sample; what they leave open is as in [`Sampling::default`].
+    pub fn recommended_sampling(&self) -> &Sampling {
+        &self.shared.sampling
+    }
+
+    /// Where the model came from and where it runs; absent for an engine made of parts.
+    pub fn loaded(&self) -> Option<&Loaded> {
+        self.shared.loaded.as_ref()
+    }
+
+    /// Tokenizer and chat templates.
+    pub fn text(&self) -> Result<&Text, EngineError> {
+        self.shared.text.as_ref().map_err(|reason| EngineError::NoTokenizer { reason: reason.clone() })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        Ok(self.text()?.tokenizer())
+    }
+
+    /// The tokens of a conversation, as [`Session::chat`] gives them to the model.
+    pub fn chat_tokens(&self, chat: &Chat) -> Result<Vec<u32>, EngineError> {
+        let text = self.text()?;
+        Ok(text.render(chat)?.encode(text.tokenizer())?)
+    }
+
+    /// Logits after each token, `[tokens, vocab]` row-major. Evaluates every token anew.
+    pub fn logits(&self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+        self.check_prompt(tokens)?;
+        let mut sequence = self.begin_apart(tokens.len());
+        let never = CancelToken::new();
+        let logits = sequence.evaluate(tokens, Wanted::All, &never, |_| ControlFlow::Continue(()))?;
+        Ok(logits.unwrap_or_default())
+    }
+
+    /// The `n` most likely tokens one after the other: each is the best after `tokens` and those before it. Fewer if the
+    /// context ends. Tokens that end a reply do not end it.
+    pub fn greedy(&self, tokens: &[u32], n: usize) -> Result<Vec<u32>, EngineError> {
+        let options = SessionOptions { sampling: Sampling::greedy(), ignore_eos: true, ..SessionOptions::default() };
+        let generate = GenerateOptions { max_tokens: Some(n), ..GenerateOptions::default() };
+        let reply = self.session(options)?.generate(tokens, &generate, |_| ControlFlow::Continue(()))?;
+        Ok(reply.tokens)
+    }
+
+    /// Fails for prompts that the model cannot take.
+    pub(crate) fn check_prompt(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        if tokens.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        if tokens.len() > self.context() {
+            return Err(EngineError::PromptTooLong { tokens: tokens.len(), context: self.context() });
+        }
+        self.check_tokens("prompt", tokens, self.shared.shape.vocab)
+    }
+
+    /// Fails for the first token that is not under `vocab`.
+    pub(crate) fn check_tokens(&self, place: &'static str, tokens: &[u32], vocab: usize) -> Result<(), EngineError> {
+        match tokens.iter().find(|t| **t as usize >= vocab) {
+            None => Ok(()),
+            Some(&token) => {
+                let text = self.tokenizer().ok().and_then(|t| t.id_to_token(token));
+                Err(EngineError::Token { place, token, text, vocab })
+            }
+        }
+    }
+
+    /// A sequence that will hold `tokens`, with what is in the cache of them.
+    pub(crate) fn begin(&self, tokens: &[u32]) -> ActiveSequence<'_> {
+        let regime = self.shared.shape.regime(tokens.len());
+        self.activate(self.cache().start(tokens, regime), regime)
+    }
+
+    /// A sequence that will hold `length` tokens, with nothing from the cache.
+    fn begin_apart(&self, length: usize) -> ActiveSequence<'_> {
+        let regime = self.shared.shape.regime(length);
+        self.activate(Sequence::new(regime), regime)
+    }
+
+    fn activate(&self, sequence: Sequence, regime: usize) -> ActiveSequence<'_> {
+        let active = self.shared.scheduler.activate();
+        ActiveSequence { engine: self, regime, sequence: Some(sequence), _active: active }
+    }
+
+    /// Makes room for `more` tokens, growing the device's cache if it has to.
+    fn extend(&self, sequence: &mut Sequence, more: usize) -> Result<(), EngineError> {
+        let mut out_of_memory = None;
+        loop {
+            let mut cache = self.cache();
+            match cache.extend(sequence, more) {
+                Ok(()) => return Ok(()),
+                Err(Shortage::Full) => {
+                    let full = EngineError::CacheFull { limit: cache.limit() };
+                    return Err(out_of_memory.map_or(full, EngineError::from));
+                }
+                Err(Shortage::Grow(blocks)) => {
+                    // Growing waits for the step that is running: others must be able to use the cache meanwhile.
+                    drop(cache);
+                    match self.shared.scheduler.with_runner(|runner| runner.reserve(blocks))? {
+                        Ok(()) => self.cache().grown(blocks),
+                        Err(error) => {
+                            self.cache().cannot_grow();
+                            out_of_memory = Some(error);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn cache(&self) -> MutexGuard<'_, KvCache> {
+        self.shared.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A sequence while it is being evaluated. When it is dropped, however that comes about, its blocks go back.
+pub(crate) struct ActiveSequence<'a> {
+    engine: &'a Engine,
+    regime: usize,
+    /// Always there, until it is dropped.
+    sequence: Option<Sequence>,
+    _active: Active<'a>,
+}
+
+impl ActiveSequence<'_> {
+    /// Number of tokens in the cache.
+    pub fn len(&self) -> usize {
+        self.sequence.as_ref().map_or(0, Sequence::len)
+    }
+
+    /// Evaluates the part of `tokens` that is not in the cache yet, and gives the wanted logits of it. `tokens` is the
+    /// whole sequence. `on_chunk` hears how many tokens are done. Absent if it was stopped before the end; what was done
+    /// until then stays in the cache.
+    pub fn evaluate(
+        &mut self,
+        tokens: &[u32],
+        wanted: Wanted,
+        cancel: &CancelToken,
+        mut on_chunk: impl FnMut(usize) -> ControlFlow<()>,
+    ) -> Result<Option<Vec<f32>>, EngineError> {
+        let engine = self.engine;
+        self.enter_regime(tokens);
+        let Some(sequence) = &mut self.sequence else { return Ok(None) };
+        engine.extend(sequence, tokens.len() - sequence.len())?;
+        let mut logits = vec![];
+        while sequence.len() < tokens.len() {
+            if cancel.is_cancelled() {
+                return Ok(None);
+            }
+            let start = sequence.len();
+            let job = Job {
+                tokens: tokens[start..].to_vec(),
+                start,
+                blocks: sequence.table().to_vec(),
+                rope_length: tokens.len(),
+                wanted,
+                copy: sequence.copy(),
+            };
+            let Some(done) = engine.shared.scheduler.run(job, cancel)? else { return Ok(None) };
+            engine.cache().commit(sequence, &tokens[start..start + done.rows]);
+            if logits.is_empty() {
+                logits = done.logits;
+            } else {
+                logits.extend_from_slice(&done.logits);
+            }
+            if on_chunk(sequence.len()).is_break() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(logits))
+    }
+
+    /// A sequence that grows past a length at which the rotary frequencies change has to be evaluated from its beginning.
+    fn enter_regime(&mut self, tokens: &[u32]) {
+        let regime = self.engine.shared.shape.regime(tokens.len());
+        if regime != self.regime {
+            self.regime = regime;
+            let mut cache = self.engine.cache();
+            if let Some(old) = self.sequence.take() {
+                cache.finish(old);
+            }
+            self.sequence = Some(cache.start(tokens, regime));
+        }
+    }
+}
+
+impl Drop for ActiveSequence<'_> {
+    fn drop(&mut self) {
+        if let Some(sequence) = self.sequence.take() {
+            self.engine.cache().finish(sequence);
+        }
+    }
+}
