@@ -1,0 +1,345 @@
+//! Activations in the forms that the products multiply.
+//!
+//! Rows are taken in groups of up to a tile's size. All that belongs to a group is one *record*, in which the values of its
+//! rows are interleaved, so that a tile walks each part with one pointer.
+
+use super::exact::exact_position;
+use crate::memory::{Buffer, Line, OutOfMemory};
+use crate::pool::Pool;
+use crate::simd::{Kernel, Simd};
+use crate::tier::Tier;
+
+/// Rows are padded with zeros to this: the largest unit of any format.
+const PAD: usize = 256;
+/// Values to prepare below which starting threads costs more than it saves.
+const SERIAL: usize = 1 << 14;
+
+/// One form of the activations, in words of 4 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// Integers, four to a word: `[k/4]`.
+    Codes,
+    /// Their scales, f32: `[k/32]`.
+    Scales,
+    /// For weights with an offset: minus the offset times the sum of the integers of each group, i32: `[k/group]`.
+    Offsets { group: usize, offset: u8 },
+    /// For weights with minima: the sum of each group, f32: `[k/group]`.
+    Sums { group: usize },
+    /// BF16 pairs: `[k/2]`.
+    Bf16,
+    /// f32: `[k]`.
+    F32,
+    /// f32, for the exact product of several rows: `[set][block][4]`, see `exact`.
+    Exact,
+}
+
+impl Part {
+    /// Words for a row of `k` values.
+    fn words(self, k: usize) -> usize {
+        match self {
+            Part::Codes => k / 4,
+            Part::Scales => k / 32,
+            Part::Offsets { group, .. } | Part::Sums { group } => k / group,
+            Part::Bf16 => k / 2,
+            Part::F32 | Part::Exact => k,
+        }
+    }
+}
+
+/// Prepared activations of some rows; keeps its memory from one use to the next.
+#[derive(Default)]
+pub(crate) struct Activations {
+    /// Each part, and where it starts in a record, in words for each row of a full group.
+    parts: Vec<(Part, usize)>,
+    rows: usize,
+    /// Values of a row, padded.
+    k: usize,
+    groups: usize,
+    tile: usize,
+    /// Lines from record to record.
+    record: usize,
+    memory: Buffer,
+}
+
+impl Activations {
+    /// Prepares `rows` (at least one) rows of `n_in` values for groups of up to `tile` rows.
+    pub fn prepare(
+        &mut self,
+        pool: &Pool,
+        tier: Tier,
+        x: &[f32],
+        rows: usize,
+        tile: usize,
+        parts: impl Iterator<Item = Part>,
+    ) -> Result<(), OutOfMemory> {
+        let n_in = x.len() / rows;
+        self.k = n_in.next_multiple_of(PAD);
+        self.rows = rows;
+        self.tile = tile;
+        self.groups = rows.div_ceil(tile);
+        self.parts.clear();
+        let mut words = 0;
+        for part in parts {
+            if !self.parts.iter().any(|(p, _)| *p == part) {
+                self.parts.push((part, words));
+                words += part.words(self.k);
+            }
+        }
+        let bytes = words.checked_mul(4 * tile).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        self.record = bytes.div_ceil(size_of::<Line>());
+        let lines = self.record.checked_mul(self.groups).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        self.memory.reserve(lines)?;
+
+        let mut memory = std::mem::take(&mut self.memory);
+        let fill = |group: usize, record: &mut [Line]| {
+            let rows = self.rows_of(group);
+            let x = &x[rows.start * n_in..rows.end * n_in];
+            tier.run(Fill { x, rows: rows.len(), k: self.k, tile, parts: &self.parts, record: words_of_mut(record) });
+        };
+        if rows * n_in < SERIAL {
+            for (group, record) in memory[..lines].chunks_exact_mut(self.record).enumerate() {
+                fill(group, record);
+            }
+        } else {
+            pool.run_slices(&mut memory[..lines], self.record, fill);
+        }
+        self.memory = memory;
+        Ok(())
+    }
+
+    /// Number of groups.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// Padded values of a row.
+    pub fn padded(&self) -> usize {
+        self.k
+    }
+
+    /// Rows of a group: all groups have the same number or one less, so that no tile is nearly empty.
+    pub fn rows_of(&self, group: usize) -> std::ops::Range<usize> {
+        let (base, larger) = (self.rows / self.groups, self.rows % self.groups);
+        let start = group * base + group.min(larger);
+        start..start + base + usize::from(group < larger)
+    }
+
+    /// A part of a group: `[..][rows of the group]`. Empty if it was not prepared.
+    #[inline(always)]
+    pub fn part(&self, group: usize, part: Part) -> &[u32] {
+        let Some(&(_, at)) = self.parts.iter().find(|(p, _)| *p == part) else { return &[] };
+        let record = words_of(&self.memory[group * self.record..][..self.record]);
+        &record[at * self.tile..][..part.words(self.k) * self.rows_of(group).len()]
+    }
+}
+
+fn words_of(lines: &[Line]) -> &[u32] {
+    // SAFETY: lines are plain bytes at an alignment greater than that of words.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), lines.len() * 16) }
+}
+
+fn words_of_mut(lines: &mut [Line]) -> &mut [u32] {
+    // SAFETY: as above; the borrow is exclusive.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
+}
+
+/// 32 activations as integers: `x` is about `scale * codes`, with an error of at most `scale / 2` (and rounding).
+pub(crate) struct Quantised {
+    pub codes: [u32; 8],
+    pub scale: f32,
+    /// Sums of the first and last 16 codes.
+    pub sums: [i32; 2],
+}
+
+/// Scale: the largest magnitude over 127. Blocks below 1e-36 count as zeros, since their scale has no inverse; a block with an infinity or
+/// a NaN gets the scale NaN, so that all its products are NaN.
+#[inline(always)]
+pub(crate) fn quantise(x: &[f32; 32]) -> Quantised {
+    // As integers, magnitudes have the order of their values, and NaN is greatest.
+    let mut top = 0u32;
+    for v in x {
+        top = top.max(v.to_bits() & 0x7fff_ffff);
+    }
+    let top = f32::from_bits(top);
+    let (scale, inverse) = if !top.is_finite() {
+        (f32::NAN, 0.0)
+    } else if top < 1e-36 {
+        (0.0, 0.0)
+    } else {
+        (top / 127.0, 127.0 / top)
+    };
+    // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
+    const MAGIC: f32 = 12_582_912.0;
+    let mut q = [0i32; 32];
+    // The codes of a bad block are of no consequence, but must not overflow sums.
+    let x = if scale.is_nan() { &[0.0; 32] } else { x };
+    for (q, v) in q.iter_mut().zip(x) {
+        *q = (v * inverse + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
+    }
+    let mut sums = [0i32; 2];
+    for i in 0..16 {
+        sums[0] += q[i];
+        sums[1] += q[16 + i];
+    }
+    let mut codes = [0u32; 8];
+    for (i, code) in codes.iter_mut().enumerate() {
+        *code = u32::from_le_bytes([q[4 * i] as u8, q[4 * i + 1] as u8, q[4 * i + 2] as u8, q[4 * i + 3] as u8]);
+    }
+    Quantised { codes, scale, sums }
+}
+
+/// To BF16, to nearest, ties to even; NaN stays NaN.
+#[inline(always)]
+fn bf16_bits(v: f32) -> u32 {
+    let bits = v.to_bits();
+    if v.is_nan() { bits >> 16 | 64 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
+}
+
+/// Writes the record of one group. Plain Rust, which the compiler vectorises for the tier that runs it.
+struct Fill<'a> {
+    x: &'a [f32],
+    rows: usize,
+    k: usize,
+    tile: usize,
+    parts: &'a [(Part, usize)],
+    record: &'a mut [u32],
+}
+
+impl Kernel for Fill<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let n_in = self.x.len() / self.rows;
+        let quantised = self.parts.iter().any(|(p, _)| *p == Part::Codes);
+        for (t, row) in self.x.chunks_exact(n_in).enumerate() {
+            for b in 0..self.k / 32 {
+                let mut padded = [0.0f32; 32];
+                let x: &[f32; 32] = match row.get(32 * b..).and_then(|rest| rest.first_chunk()) {
+                    Some(whole) => whole,
+                    None => {
+                        let rest = row.get(32 * b..).unwrap_or(&[]);
+                        padded[..rest.len()].copy_from_slice(rest);
+                        &padded
+                    }
+                };
+                let q = if quantised { quantise(x) } else { Quantised { codes: [0; 8], scale: 0.0, sums: [0; 2] } };
+                for &(part, at) in self.parts {
+                    let out = &mut self.record[at * self.tile..][..part.words(self.k) * self.rows];
+                    put(part, out, Place { b, t, rows: self.rows, blocks: self.k / 32 }, x, &q);
+                }
+            }
+        }
+    }
+}
+
+/// Block `b` of `blocks`, of row `t` of `rows`.
+struct Place {
+    b: usize,
+    t: usize,
+    rows: usize,
+    blocks: usize,
+}
+
+/// Writes one block of one row into a part.
+#[inline(always)]
+fn put(part: Part, out: &mut [u32], at: Place, x: &[f32; 32], q: &Quantised) {
+    let Place { b, t, rows, blocks } = at;
+    match part {
+        Part::Codes => {
+            let out = &mut out[8 * b * rows..][..8 * rows];
+            for (i, code) in q.codes.iter().enumerate() {
+                out[i * rows + t] = *code;
+            }
+        }
+        Part::Scales => out[b * rows + t] = q.scale.to_bits(),
+        Part::Offsets { group: 16, offset } => {
+            for (h, sum) in q.sums.iter().enumerate() {
+                out[(2 * b + h) * rows + t] = (-i32::from(offset) * sum) as u32;
+            }
+        }
+        Part::Offsets { offset, .. } => {
+            out[b * rows + t] = (-i32::from(offset) * (q.sums[0] + q.sums[1])) as u32;
+        }
+        Part::Sums { group: 16 } => {
+            for (h, sum) in q.sums.iter().enumerate() {
+                out[(2 * b + h) * rows + t] = (q.scale * *sum as f32).to_bits();
+            }
+        }
+        Part::Sums { .. } => out[b * rows + t] = (q.scale * (q.sums[0] + q.sums[1]) as f32).to_bits(),
+        Part::Bf16 => {
+            let out = &mut out[16 * b * rows..][..16 * rows];
+            for i in 0..16 {
+                out[i * rows + t] = bf16_bits(x[2 * i]) | bf16_bits(x[2 * i + 1]) << 16;
+            }
+        }
+        Part::F32 => {
+            let out = &mut out[32 * b * rows..][..32 * rows];
+            for (i, v) in x.iter().enumerate() {
+                out[i * rows + t] = v.to_bits();
+            }
+        }
+        Part::Exact => {
+            for (i, v) in x.iter().enumerate() {
+                out[exact_position(32 * b + i, blocks) * rows + t] = v.to_bits();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn codes(q: &Quantised) -> Vec<i8> {
+        q.codes.iter().flat_map(|w| w.to_le_bytes()).map(|b| b as i8).collect()
+    }
+
+    #[test]
+    fn quantised_values_are_nearest_with_ties_to_even() {
+        let mut x = [0.0f32; 32];
+        x[..6].copy_from_slice(&[127.0, -127.0, 0.5, 1.5, -2.5, 3.4]);
+        x[20] = 9.0;
+        let q = quantise(&x);
+        assert_eq!(q.scale, 1.0);
+        assert_eq!(codes(&q)[..6], [127, -127, 0, 2, -2, 3]);
+        assert_eq!(q.sums, [127 - 127 + 2 - 2 + 3, 9]);
+    }
+
+    #[test]
+    fn zeros_tiny_huge_and_non_finite_blocks() {
+        assert_eq!(quantise(&[0.0; 32]).scale, 0.0);
+        let tiny = quantise(&[f32::MIN_POSITIVE / 8.0; 32]);
+        assert_eq!((tiny.scale, tiny.sums), (0.0, [0, 0]));
+        let huge = quantise(&[f32::MAX; 32]);
+        assert!(huge.scale.is_finite() && codes(&huge).iter().all(|&c| c == 127));
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let mut x = [1.0; 32];
+            x[7] = bad;
+            assert!(quantise(&x).scale.is_nan());
+        }
+    }
+
+    #[test]
+    fn bf16_rounds_to_nearest_even() {
+        for (v, want) in [
+            (1.0, 0x3f80),
+            (f32::from_bits(0x3f80_8000), 0x3f80),
+            (f32::from_bits(0x3f81_8000), 0x3f82),
+            (f32::from_bits(0x3f80_8001), 0x3f81),
+            (f32::INFINITY, 0x7f80),
+            (-0.0, 0x8000),
+        ] {
+            assert_eq!(bf16_bits(v), want, "{v}");
+        }
+        assert!(f32::from_bits(bf16_bits(f32::from_bits(0x7f80_0001)) << 16).is_nan());
+    }
+
+    #[test]
+    fn groups_are_even() {
+        let mut a = Activations::default();
+        let x = vec![1.0; 13 * 64];
+        a.prepare(&Pool::new(1), Tier::SCALAR, &x, 13, 6, [Part::F32].into_iter()).unwrap();
+        let sizes: Vec<_> = (0..a.groups()).map(|g| a.rows_of(g)).collect();
+        assert_eq!(sizes, [0..5, 5..9, 9..13]);
+    }
+}

@@ -1,0 +1,328 @@
+//! Products of packed weight matrices with rows of activations: `y[rows, n_out] = x[rows, n_in] * w[n_out, n_in]^T`.
+//!
+//! | module | what |
+//! |---|---|
+//! | `matrix` | [`Matrix`]: weights packed in panels of 16 rows |
+//! | `bits`, `formats` | the packed form of each format |
+//! | `activations` | rows of activations in the forms that products multiply |
+//! | `arithmetic`, `fast` | fast mode |
+//! | `exact` | exact mode |
+//! | `output` | bias, and storing or adding |
+
+mod activations;
+mod arithmetic;
+mod bits;
+mod exact;
+mod fast;
+mod formats;
+mod matrix;
+mod output;
+#[cfg(test)]
+mod tests;
+
+pub use matrix::{Matrix, MatrixError};
+
+use crate::memory::{Buffer, OutOfMemory};
+use crate::pool::Pool;
+use crate::simd::{Kernel, Simd};
+use crate::tier::Tier;
+use activations::{Activations, Part};
+use cupola_quant::Format;
+use exact::{ExactMatVec, ExactProduct, ExactRows, exact_work};
+use fast::{FAST_ROWS, MatVec, Product, fast_work, parts};
+use formats::{Packed, with_format};
+use output::Output;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::{Mutex, PoisonError};
+
+/// How products are computed. In both modes a row's results have the same bits alone and in any batch, for any number of
+/// threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// f32 activations, decoded weights, and one fixed order of summation (see [DESIGN](crate), "Exact mode"): the
+    /// same bits on every tier. In 32 lanes, lane `l` takes inputs `l`, `l + 32`, ... in order by fused multiply-add; lanes
+    /// then fold by 16, 8, 4, 2 and 1.
+    Exact,
+    /// Weights in blocks: activations are rounded to 8-bit integers with one scale for each 32, the largest magnitude over
+    /// 127. That changes `y` by at most `sum(|w_i| * d_i / 2)`, `d_i` being the scale of input `i`'s block.
+    /// BF16 weights, where the processor multiplies BF16: activations are rounded to BF16, which changes `y` by at most
+    /// `sum(|w_i * x_i|) / 256`. Other floats: f32 activations. To these errors comes that of summing in f32.
+    Fast,
+}
+
+/// What happens to the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub enum Write {
+    /// `y = w * x + bias`
+    #[default]
+    Store,
+    /// `y = (w * x + bias) + y`: a residual connection.
+    Add,
+}
+
+/// One matrix to multiply.
+pub struct Job<'a> {
+    /// The weights.
+    pub matrix: &'a Matrix,
+    /// `[n_out]`
+    pub bias: Option<&'a [f32]>,
+    /// `[rows, n_out]`, rows being `y_stride` apart.
+    pub y: &'a mut [f32],
+    /// Elements from row to row of `y`: at least `n_out`.
+    pub y_stride: usize,
+    /// Store or add.
+    pub write: Write,
+}
+
+impl<'a> Job<'a> {
+    /// A job without bias that stores rows one after the other.
+    pub fn new(matrix: &'a Matrix, y: &'a mut [f32]) -> Self {
+        Job { matrix, bias: None, y, y_stride: matrix.n_out(), write: Write::Store }
+    }
+}
+
+/// Memory that products use meanwhile. Keep one for each thread that calls [`products`]: after the first call of a size
+/// nothing is allocated.
+#[derive(Default)]
+pub struct Scratch {
+    activations: Activations,
+    tasks: Vec<Task>,
+    /// One for each thread of the pool.
+    work: Vec<Mutex<Buffer>>,
+}
+
+impl Scratch {
+    /// Empty scratch.
+    pub fn new() -> Self {
+        Scratch::default()
+    }
+}
+
+/// Why products could not be computed. Nothing has been written then.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum ProductError {
+    #[error("{rows} rows of activations for matrices of {n_in} inputs are {expected} values, but there are {got}")]
+    Input { rows: usize, n_in: usize, expected: usize, got: usize },
+    #[error("jobs that share activations need the same number of inputs: job 0 has {first}, job {job} has {n_in}")]
+    Mixed { first: usize, job: usize, n_in: usize },
+    #[error("job {job}: output rows of {n_out} values cannot be {stride} apart")]
+    Stride { job: usize, n_out: usize, stride: usize },
+    #[error(
+        "job {job}: {rows} output rows of {n_out} values, {stride} apart, need {expected} values, but there are {got}"
+    )]
+    Output { job: usize, rows: usize, n_out: usize, stride: usize, expected: usize, got: usize },
+    #[error("job {job}: the bias has {got} values, the matrix {n_out} rows")]
+    Bias { job: usize, n_out: usize, got: usize },
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+}
+
+/// Computes all jobs on the same activations `x`, `[rows, n_in]`, in one parallel region (two for many rows: the activations
+/// are prepared first).
+pub fn products(
+    pool: &Pool,
+    tier: Tier,
+    mode: Mode,
+    x: &[f32],
+    rows: usize,
+    jobs: &mut [Job<'_>],
+    scratch: &mut Scratch,
+) -> Result<(), ProductError> {
+    check(x, rows, jobs)?;
+    if rows == 0 || jobs.is_empty() {
+        return Ok(());
+    }
+    let plan = Plan { tier, mode, rows, tile: tier.run(TileSizes) };
+    let tile = match (rows, mode) {
+        (1, _) => 1,
+        (_, Mode::Fast) => plan.tile.rows,
+        (_, Mode::Exact) => plan.tile.exact_rows,
+    };
+    let needed = jobs.iter().flat_map(|job| plan.parts(job.matrix.format()));
+    scratch.activations.prepare(pool, tier, x, rows, tile, needed)?;
+    let threads = pool.threads();
+    plan.split(jobs, &scratch.activations, threads, &mut scratch.tasks);
+    let work = plan.work(&scratch.activations);
+    scratch.work.resize_with(scratch.work.len().max(threads), Mutex::default);
+    for buffer in &mut scratch.work[..threads] {
+        buffer.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(work)?;
+    }
+
+    let mut outputs = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let matrix = job.matrix;
+        outputs.push((matrix, Output::new(job)));
+    }
+    let Scratch { activations, tasks, work } = scratch;
+    pool.run_chunks(tasks.len(), 1, |thread, chosen| {
+        let mut work = work[thread].lock().unwrap_or_else(PoisonError::into_inner);
+        for task in &tasks[chosen] {
+            let (matrix, output) = &outputs[task.job];
+            plan.compute(matrix, task, activations, output, &mut work);
+        }
+    });
+    Ok(())
+}
+
+fn check(x: &[f32], rows: usize, jobs: &[Job<'_>]) -> Result<(), ProductError> {
+    let Some(first) = jobs.first().map(|job| job.matrix.n_in()) else { return Ok(()) };
+    let expected = rows.saturating_mul(first);
+    if x.len() != expected {
+        return Err(ProductError::Input { rows, n_in: first, expected, got: x.len() });
+    }
+    for (job, Job { matrix, bias, y, y_stride, .. }) in jobs.iter().enumerate() {
+        let (n_out, n_in, stride) = (matrix.n_out(), matrix.n_in(), *y_stride);
+        if n_in != first {
+            return Err(ProductError::Mixed { first, job, n_in });
+        }
+        if stride < n_out {
+            return Err(ProductError::Stride { job, n_out, stride });
+        }
+        let expected = if rows == 0 { 0 } else { (rows - 1).saturating_mul(stride).saturating_add(n_out) };
+        if y.len() < expected {
+            return Err(ProductError::Output { job, rows, n_out, stride, expected, got: y.len() });
+        }
+        if let Some(bias) = bias.filter(|b| b.len() != n_out) {
+            return Err(ProductError::Bias { job, n_out, got: bias.len() });
+        }
+    }
+    Ok(())
+}
+
+/// Part of a job: these panels times these groups of activations.
+struct Task {
+    job: usize,
+    panels: Range<usize>,
+    groups: Range<usize>,
+}
+
+/// What a tier's tiles hold: rows of activations, and panels.
+#[derive(Clone, Copy)]
+struct TileSize {
+    rows: usize,
+    exact_rows: usize,
+    panels: usize,
+}
+
+struct TileSizes;
+
+impl Kernel for TileSizes {
+    type Output = TileSize;
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) -> TileSize {
+        TileSize { rows: S::TILE, exact_rows: S::EXACT_TILE, panels: S::COLUMNS / S::HALVES }
+    }
+}
+
+/// Packed weights that a mat-vec task reads at least: below, taking a task costs more than it evens out.
+const TASK_BYTES: usize = 32 << 10;
+/// Tasks for each thread, so that none waits long for another which the system has interrupted.
+const TASKS_PER_THREAD: usize = 8;
+
+struct Plan {
+    tier: Tier,
+    mode: Mode,
+    rows: usize,
+    tile: TileSize,
+}
+
+impl Plan {
+    /// The forms of the activations that a format needs.
+    fn parts(&self, format: Format) -> [Part; 3] {
+        match self.mode {
+            Mode::Exact if self.rows == 1 => [Part::F32; 3],
+            Mode::Exact => [Part::Exact; 3],
+            Mode::Fast if format == Format::BF16 && self.tier.has_bf16_dot() => parts::<formats::Bf16Dot>(),
+            Mode::Fast => with_format!(format, C => parts::<C>()),
+        }
+    }
+
+    /// Lines of scratch for each thread.
+    fn work(&self, activations: &Activations) -> usize {
+        match self.mode {
+            _ if self.rows == 1 => 0,
+            Mode::Exact => exact_work(activations.padded()),
+            Mode::Fast => fast_work(self.tile.panels),
+        }
+    }
+
+    /// Splits jobs into tasks. Results do not depend on how.
+    fn split(&self, jobs: &[Job<'_>], activations: &Activations, threads: usize, tasks: &mut Vec<Task>) {
+        tasks.clear();
+        let total: usize = jobs.iter().map(|job| job.matrix.packed_bytes()).sum();
+        let groups = activations.groups();
+        let panels_at_once = match self.mode {
+            Mode::Fast => self.tile.panels,
+            Mode::Exact => 1,
+        };
+        for (job, Job { matrix, .. }) in jobs.iter().enumerate() {
+            let panels = matrix.panels();
+            let (step, groups_at_once) = if self.rows == 1 {
+                let bytes = (total / (threads * TASKS_PER_THREAD)).max(TASK_BYTES);
+                ((bytes / (matrix.packed_bytes() / panels)).max(1), 1)
+            } else {
+                // As many rows at once as memory for sums allows, less if there are not enough panels for all threads.
+                let wanted = (threads * TASKS_PER_THREAD).div_ceil(panels.div_ceil(panels_at_once));
+                let limit = (FAST_ROWS / self.tile.rows).max(1);
+                (panels_at_once, groups.div_ceil(if threads == 1 { 1 } else { wanted }).clamp(1, limit))
+            };
+            for first in (0..panels).step_by(step) {
+                for group in (0..groups).step_by(groups_at_once) {
+                    let groups = group..groups.min(group + groups_at_once);
+                    tasks.push(Task { job, panels: first..panels.min(first + step), groups });
+                }
+            }
+        }
+    }
+
+    fn compute(&self, matrix: &Matrix, task: &Task, activations: &Activations, output: &Output<'_>, work: &mut Buffer) {
+        let format = matrix.format();
+        match self.mode {
+            Mode::Exact => with_format!(format, C => self.exact::<C>(matrix, task, activations, output, work)),
+            Mode::Fast if format == Format::BF16 && self.tier.has_bf16_dot() => {
+                self.fast::<formats::Bf16Dot>(matrix, task, activations, output, work);
+            }
+            Mode::Fast => with_format!(format, C => self.fast::<C>(matrix, task, activations, output, work)),
+        }
+    }
+
+    fn fast<C: Packed>(
+        &self,
+        matrix: &Matrix,
+        task: &Task,
+        activations: &Activations,
+        output: &Output<'_>,
+        work: &mut Buffer,
+    ) {
+        let (panels, groups, format) = (task.panels.clone(), task.groups.clone(), PhantomData::<C>);
+        if self.rows == 1 {
+            self.tier.run(MatVec { matrix, panels, activations, output, format });
+        } else {
+            self.tier.run(Product { matrix, panel: panels.start, groups, activations, output, work, format });
+        }
+    }
+
+    fn exact<C: Packed>(
+        &self,
+        matrix: &Matrix,
+        task: &Task,
+        activations: &Activations,
+        output: &Output<'_>,
+        work: &mut Buffer,
+    ) {
+        let (panels, groups, format) = (task.panels.clone(), task.groups.clone(), PhantomData::<C>);
+        if self.rows == 1 {
+            let x = activations.part(0, Part::F32);
+            self.tier.run(ExactMatVec { matrix, panels, x, output, format });
+            return;
+        }
+        let group = |group| {
+            let rows = activations.rows_of(group);
+            ExactRows { first_row: rows.start, rows: rows.len(), x: activations.part(group, Part::Exact) }
+        };
+        let x_blocks = activations.padded() / 32;
+        self.tier.run(ExactProduct { matrix, panel: panels.start, x_blocks, groups, group, output, work, format });
+    }
+}

@@ -1,0 +1,162 @@
+//! AVX2 with FMA and F16C: 8 rows to a vector, and 16 registers.
+
+use super::{Kernel, Simd};
+use crate::memory::Line;
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The processor has AVX2, FMA and F16C.
+    pub(crate) unsafe fn new() -> Self {
+        Avx2(())
+    }
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn run<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
+    kernel.run(s)
+}
+
+// SAFETY of every block below: the value `self` exists only if the instructions do, and loads and stores get references
+// to as many bytes as they touch, `half` being 0 or 1.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl Simd for Avx2 {
+    const ROWS: usize = 8;
+    // 4 integer sums, 4 float sums, 2 weights, 1 activation and temporaries.
+    const COLUMNS: usize = 2;
+    const TILE: usize = 2;
+    const EXACT_TILE: usize = 3;
+    const EXACT_LANES: usize = 4;
+    // vpmaddubsw adds two products in 16 bits with saturation.
+    const CENTRED: bool = true;
+    type F = __m256;
+    type I = __m256i;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        unsafe { run(self, kernel) }
+    }
+
+    #[inline(always)]
+    fn splat(self, v: f32) -> __m256 {
+        unsafe { _mm256_set1_ps(v) }
+    }
+    #[inline(always)]
+    fn load(self, line: &Line, half: usize) -> __m256 {
+        unsafe { _mm256_load_ps(line.0[32 * half..][..32].as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn store(self, v: __m256, line: &mut Line, half: usize) {
+        unsafe { _mm256_store_ps(line.0[32 * half..][..32].as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn fnma(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fnmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn fms(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        unsafe { _mm256_fmsub_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn splat_i(self, v: u32) -> __m256i {
+        unsafe { _mm256_set1_epi32(v as i32) }
+    }
+    #[inline(always)]
+    fn load_i(self, line: &Line, half: usize) -> __m256i {
+        unsafe { _mm256_load_si256(line.0[32 * half..][..32].as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn store_i(self, v: __m256i, line: &mut Line, half: usize) {
+        unsafe { _mm256_store_si256(line.0[32 * half..][..32].as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn sub_bytes(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_sub_epi8(a, b) }
+    }
+    #[inline(always)]
+    fn and(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_and_si256(a, b) }
+    }
+    #[inline(always)]
+    fn or(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_or_si256(a, b) }
+    }
+    #[inline(always)]
+    fn shl(self, v: __m256i, by: u32) -> __m256i {
+        unsafe { _mm256_sll_epi32(v, _mm_cvtsi32_si128(by as i32)) }
+    }
+    #[inline(always)]
+    fn shr(self, v: __m256i, by: u32) -> __m256i {
+        unsafe { _mm256_srl_epi32(v, _mm_cvtsi32_si128(by as i32)) }
+    }
+    #[inline(always)]
+    fn sar(self, v: __m256i, by: u32) -> __m256i {
+        unsafe { _mm256_sra_epi32(v, _mm_cvtsi32_si128(by as i32)) }
+    }
+    #[inline(always)]
+    fn to_f(self, v: __m256i) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(v) }
+    }
+    #[inline(always)]
+    fn as_f(self, v: __m256i) -> __m256 {
+        unsafe { _mm256_castsi256_ps(v) }
+    }
+    #[inline(always)]
+    fn as_i(self, v: __m256) -> __m256i {
+        unsafe { _mm256_castps_si256(v) }
+    }
+
+    #[inline(always)]
+    fn f16(self, rows: &[u8; 32], half: usize) -> __m256 {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(rows[16 * half..][..16].as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn u8(self, rows: &[u8; 16], half: usize) -> __m256i {
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(rows[8 * half..][..8].as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn i8(self, rows: &[u8; 16], half: usize) -> __m256i {
+        unsafe { _mm256_cvtepi8_epi32(_mm_loadl_epi64(rows[8 * half..][..8].as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn dot(self, acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        unsafe {
+            let pairs = _mm256_maddubs_epi16(codes, x);
+            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+    #[inline(always)]
+    fn dot_centred(self, acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        unsafe {
+            // |w| * (x with the sign of w): at most 2 * 128 * 127, which 16 bits hold.
+            let w = _mm256_xor_si256(codes, _mm256_set1_epi8(-128));
+            self.dot(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
+        }
+    }
+    fn dot_bf16(self, _: __m256, _: __m256i, _: __m256i) -> __m256 {
+        unreachable!("no BF16 instruction")
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: &Line, bytes: usize) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().wrapping_add(bytes).cast()) }
+    }
+}

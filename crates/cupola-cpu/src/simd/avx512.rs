@@ -1,0 +1,164 @@
+//! AVX-512 (F, BW, VL, DQ) with VNNI; with `BF16`, also the dot product of BF16 pairs.
+
+use super::{Kernel, Simd};
+use crate::memory::Line;
+use std::arch::x86_64::*;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512<const BF16: bool>(());
+
+impl<const BF16: bool> Avx512<BF16> {
+    /// # Safety
+    /// The processor has AVX-512 F, BW, VL, DQ and VNNI, and if `BF16` that too.
+    pub(crate) unsafe fn new() -> Self {
+        Avx512(())
+    }
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+fn run<K: Kernel>(s: Avx512<false>, kernel: K) -> K::Output {
+    kernel.run(s)
+}
+
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
+fn run_bf16<K: Kernel>(s: Avx512<true>, kernel: K) -> K::Output {
+    kernel.run(s)
+}
+
+// SAFETY of every block below: the value `self` exists only if the instructions do, and loads and stores get references
+// to as many bytes as they touch.
+#[allow(clippy::undocumented_unsafe_blocks)]
+impl<const BF16: bool> Simd for Avx512<BF16> {
+    const ROWS: usize = 16;
+    // 12 integer sums, 12 float sums and 2 weights fill 26 of the 32 registers.
+    const COLUMNS: usize = 2;
+    const TILE: usize = 6;
+    const EXACT_TILE: usize = 6;
+    const EXACT_LANES: usize = 8;
+    const CENTRED: bool = false;
+    type F = __m512;
+    type I = __m512i;
+
+    #[inline(always)]
+    fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        unsafe { if BF16 { run_bf16(Avx512(()), kernel) } else { run(Avx512(()), kernel) } }
+    }
+
+    #[inline(always)]
+    fn splat(self, v: f32) -> __m512 {
+        unsafe { _mm512_set1_ps(v) }
+    }
+    #[inline(always)]
+    fn load(self, line: &Line, _: usize) -> __m512 {
+        unsafe { _mm512_load_ps(line.0.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn store(self, v: __m512, line: &mut Line, _: usize) {
+        unsafe { _mm512_store_ps(line.0.as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn fnma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fnmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    fn fms(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        unsafe { _mm512_fmsub_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn splat_i(self, v: u32) -> __m512i {
+        unsafe { _mm512_set1_epi32(v as i32) }
+    }
+    #[inline(always)]
+    fn load_i(self, line: &Line, _: usize) -> __m512i {
+        unsafe { _mm512_load_si512(line.0.as_ptr().cast()) }
+    }
+    #[inline(always)]
+    fn store_i(self, v: __m512i, line: &mut Line, _: usize) {
+        unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn sub_bytes(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi8(a, b) }
+    }
+    #[inline(always)]
+    fn and(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(a, b) }
+    }
+    #[inline(always)]
+    fn or(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(a, b) }
+    }
+    #[inline(always)]
+    fn shl(self, v: __m512i, by: u32) -> __m512i {
+        unsafe { _mm512_sll_epi32(v, _mm_cvtsi32_si128(by as i32)) }
+    }
+    #[inline(always)]
+    fn shr(self, v: __m512i, by: u32) -> __m512i {
+        unsafe { _mm512_srl_epi32(v, _mm_cvtsi32_si128(by as i32)) }
+    }
+    #[inline(always)]
+    fn sar(self, v: __m512i, by: u32) -> __m512i {
+        unsafe { _mm512_sra_epi32(v, _mm_cvtsi32_si128(by as i32)) }
+    }
+    #[inline(always)]
+    fn to_f(self, v: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(v) }
+    }
+    #[inline(always)]
+    fn as_f(self, v: __m512i) -> __m512 {
+        unsafe { _mm512_castsi512_ps(v) }
+    }
+    #[inline(always)]
+    fn as_i(self, v: __m512) -> __m512i {
+        unsafe { _mm512_castps_si512(v) }
+    }
+
+    #[inline(always)]
+    fn f16(self, rows: &[u8; 32], _: usize) -> __m512 {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(rows.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn u8(self, rows: &[u8; 16], _: usize) -> __m512i {
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(rows.as_ptr().cast())) }
+    }
+    #[inline(always)]
+    fn i8(self, rows: &[u8; 16], _: usize) -> __m512i {
+        unsafe { _mm512_cvtepi8_epi32(_mm_loadu_si128(rows.as_ptr().cast())) }
+    }
+
+    #[inline(always)]
+    fn dot(self, acc: __m512i, codes: __m512i, x: __m512i) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(acc, codes, x) }
+    }
+    fn dot_centred(self, _: __m512i, _: __m512i, _: __m512i) -> __m512i {
+        unreachable!("not a centred tier")
+    }
+    #[inline(always)]
+    fn dot_bf16(self, acc: __m512, w: __m512i, x: __m512i) -> __m512 {
+        if !BF16 {
+            unreachable!("no BF16 instruction");
+        }
+        // The casts keep the bits: 32 BF16 numbers have no conversion intrinsic from integers.
+        unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(w), std::mem::transmute(x)) }
+    }
+
+    #[inline(always)]
+    fn prefetch(self, line: &Line, bytes: usize) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().wrapping_add(bytes).cast()) }
+    }
+}
