@@ -79,11 +79,6 @@ impl GgmlType {
         self.0 < PLAUSIBLE
     }
 
-    /// The type of tensors in a weight format.
-    pub fn from_format(format: Format) -> Option<GgmlType> {
-        KNOWN.iter().find(|known| known.1 == format.name()).map(|known| GgmlType(known.0))
-    }
-
     /// The element type as the rest of the crate names it.
     pub fn dtype(self) -> Dtype {
         match self.name() {
@@ -92,11 +87,14 @@ impl GgmlType {
             Some("I32") => Dtype::I32,
             Some("I64") => Dtype::I64,
             Some("F64") => Dtype::F64,
-            name => match Format::ALL.into_iter().find(|format| Some(format.name()) == name) {
-                Some(format) => Dtype::Weight(format),
-                None => Dtype::Ggml(self),
-            },
+            _ => Format::from_ggml(self.0).map_or(Dtype::Ggml(self), Dtype::Weight),
         }
+    }
+}
+
+impl From<Format> for GgmlType {
+    fn from(format: Format) -> Self {
+        GgmlType(format.ggml_type())
     }
 }
 
@@ -106,5 +104,29 @@ impl std::fmt::Display for GgmlType {
             Some(name) => f.write_str(name),
             None => write!(f, "ggml type {}", self.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_agrees_with_the_weight_formats() {
+        for format in Format::ALL {
+            let kind = GgmlType::from(format);
+            assert_eq!(kind.name(), Some(format.name()));
+            let layout = format.layout();
+            assert_eq!(kind.block(), Some((layout.block as u64, layout.bytes as u64)), "{format}");
+            assert_eq!(kind.dtype(), Dtype::Weight(format));
+        }
+    }
+
+    #[test]
+    fn every_number_is_known_or_removed_or_unassigned() {
+        let unassigned: Vec<u32> =
+            (0..=41).filter(|&number| GgmlType(number).name().is_none() && !GgmlType(number).is_removed()).collect();
+        assert_eq!(unassigned, [0u32; 0]);
+        assert!(!KNOWN.iter().any(|known| GgmlType(known.0).is_removed()));
     }
 }
