@@ -1,10 +1,22 @@
 //! The CPU backend: scalar reference, SIMD kernels, thread pool.
 
+mod attention;
+mod backend;
+mod cache;
+mod executor;
+mod lanes;
+pub mod math;
 pub mod memory;
+mod ops;
 pub mod pool;
 pub mod products;
+mod provider;
+pub mod reference;
 mod simd;
 pub mod tier;
+mod values;
 
+pub use backend::CpuBackend;
 pub use pool::Pool;
+pub use provider::CpuProvider;
 pub use tier::Tier;

@@ -30,7 +30,7 @@ pub(crate) trait Kernel {
 }
 
 /// Vectors of [`Simd::ROWS`] lanes. `half` is 0, or 0 and 1 where a line takes two vectors.
-pub(crate) trait Simd: Copy + Send + Sync + 'static {
+pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     /// Lanes of a vector.
     const ROWS: usize;
     /// Vectors to a line.
