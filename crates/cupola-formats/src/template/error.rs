@@ -66,6 +66,9 @@ pub enum TemplateError {
         /// Line, from 1; 0 when unknown.
         line: usize,
     },
+    /// A value of GGUF metadata is not what it has to be.
+    #[error(transparent)]
+    Metadata(#[from] crate::error::KeyError),
     /// The tokenizer could not search a message for special tokens.
     #[error(transparent)]
     Tokenizer(#[from] crate::tokenizer::TokenizerError),

@@ -26,6 +26,7 @@ pub use source::TemplateSources;
 use spans::{Marker, Marks};
 pub use strftime::Clock;
 
+use crate::checkpoint::Checkpoint;
 use crate::tokenizer::Tokenizer;
 
 /// One chat template of a model, ready to render. Shared freely between threads.
@@ -79,6 +80,20 @@ impl ChatTemplate {
     pub fn new(source: &str, special_tokens: Map<String, Value>) -> Result<Self, TemplateError> {
         let engine = Engine::new(source)?;
         Ok(Self { engine, source: source.to_owned(), special_tokens, tool_arguments: OnceLock::new() })
+    }
+
+    /// The template of a checkpoint, chosen as [`TemplateSources::select`] says; none if it has no template at all.
+    pub fn from_checkpoint(
+        checkpoint: &Checkpoint,
+        tokenizer: &Tokenizer,
+        name: Option<&str>,
+        with_tools: bool,
+    ) -> Result<Option<Self>, TemplateError> {
+        let sources = TemplateSources::from_checkpoint(checkpoint)?;
+        if sources.is_empty() && name.is_none() {
+            return Ok(None);
+        }
+        Self::new(sources.select(name, with_tools)?, tokenizer.special_texts().clone()).map(Some)
     }
 
     /// The template's text.

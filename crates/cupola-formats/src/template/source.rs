@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::TemplateError;
+use crate::checkpoint::Checkpoint;
+use crate::tokenizer::TokenizerConfig;
 
 /// Templates of a model by name, unparsed. The usual one is named `default`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,6 +41,22 @@ impl TemplateSources {
     pub fn from_gguf(default: Option<&str>, named: impl IntoIterator<Item = (String, String)>) -> Self {
         let default = default.map(|text| (DEFAULT.to_owned(), text.to_owned()));
         Self { named: default.into_iter().chain(named).collect() }
+    }
+
+    /// The templates of a checkpoint of either kind.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TemplateError> {
+        const KEY: &str = "tokenizer.chat_template";
+        if let Some(gguf) = checkpoint.gguf() {
+            let metadata = gguf.metadata();
+            let named = metadata.iter().filter_map(|(key, value)| {
+                let name = key.strip_prefix(KEY)?.strip_prefix('.')?;
+                Some((name.to_owned(), value.as_str()?.to_owned()))
+            });
+            return Ok(Self::from_gguf(metadata.optional_str(KEY)?, named));
+        }
+        let Some(folder) = checkpoint.folder() else { return Ok(Self::default()) };
+        let config = TokenizerConfig::from_dir(folder)?;
+        Self::from_dir(folder, config.chat_template())
     }
 
     /// A folder of a checkpoint: `chat_template.jinja` and `chat_templates/NAME.jinja`, which come before what the

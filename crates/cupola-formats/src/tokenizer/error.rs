@@ -31,6 +31,9 @@ pub enum TokenizerError {
     /// The tokenizer stored in GGUF metadata breaks a rule.
     #[error("the tokenizer in the GGUF metadata is not usable: {0}")]
     Gguf(String),
+    /// A value of the GGUF metadata is missing or is not what it has to be.
+    #[error(transparent)]
+    Metadata(#[from] crate::error::KeyError),
     /// GGUF metadata names a tokenizer model that is not implemented.
     #[error("tokenizer.ggml.model is \"{name}\"; known are {known}")]
     UnknownModel {

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use serde_json::{Map, Value};
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;
 use tokenizers::decoders::byte_level::ByteLevel as ByteLevelDecoder;
@@ -23,6 +24,8 @@ use tokenizers::{AddedToken, ModelWrapper};
 
 use super::detokenize::byte_token;
 use super::pretokenizer::PreTokenizer;
+use crate::gguf::Metadata;
+
 use super::{SpecialTokens, Tokenizer, TokenizerError};
 
 /// SentencePiece writes a space as this character.
@@ -88,6 +91,56 @@ const TURN_ENDS: [&str; 7] =
     ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|endoftext|>", "<|eom_id|>", "<EOT>"];
 
 impl GgufTokenizerParts {
+    /// Reads the `tokenizer.ggml.` keys.
+    pub fn from_metadata(metadata: &Metadata) -> Result<Self, TokenizerError> {
+        let key = |name: &str| format!("tokenizer.ggml.{name}");
+        let id = |name: &str| metadata.optional_u32(&key(&format!("{name}_token_id")));
+        let flag = |name: &str| metadata.optional_bool(&key(name));
+        // Tokens of some vocabularies are single bytes of a character, which are not text.
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let texts = |list: Vec<&[u8]>| list.into_iter().map(text).collect();
+        let charsmap = metadata.optional_i32s(&key("precompiled_charsmap"))?.unwrap_or_default();
+        Ok(Self {
+            model: metadata.str(&key("model"))?.to_owned(),
+            pre: metadata.optional_str(&key("pre"))?.map(str::to_owned),
+            tokens: texts(metadata.byte_strings(&key("tokens"))?),
+            scores: metadata.optional_f32s(&key("scores"))?.unwrap_or_default(),
+            token_types: metadata.optional_i32s(&key("token_type"))?.unwrap_or_default(),
+            merges: texts(metadata.optional_byte_strings(&key("merges"))?.unwrap_or_default()),
+            bos: id("bos")?,
+            eos: id("eos")?,
+            eot: id("eot")?,
+            eom: id("eom")?,
+            unk: id("unknown")?,
+            sep: id("seperator")?,
+            pad: id("padding")?,
+            cls: id("cls")?,
+            mask: id("mask")?,
+            add_bos: flag("add_bos_token")?,
+            add_eos: flag("add_eos_token")?,
+            add_space_prefix: flag("add_space_prefix")?,
+            // Stored as bytes or as signed bytes, depending on the writer.
+            precompiled_charsmap: charsmap.into_iter().map(|byte| (byte & 0xFF) as u8).collect(),
+        })
+    }
+
+    /// The special tokens as templates know them.
+    fn special_texts(&self, tokenizer: &Tokenizer) -> Map<String, Value> {
+        let names = [
+            ("bos_token", tokenizer.special.bos),
+            ("eos_token", tokenizer.special.eos),
+            ("unk_token", self.unk),
+            ("sep_token", self.sep),
+            ("pad_token", self.pad),
+            ("cls_token", self.cls),
+            ("mask_token", self.mask),
+        ];
+        let text = |(name, id): (&str, Option<u32>)| {
+            Some((name.to_owned(), Value::from(self.tokens.get(id? as usize)?.as_str())))
+        };
+        names.into_iter().filter_map(text).collect()
+    }
+
     pub(super) fn build(&self) -> Result<Tokenizer, TokenizerError> {
         self.check()?;
         let mut warnings = Vec::new();
@@ -123,6 +176,7 @@ impl GgufTokenizerParts {
         tokenizer.suffix = last.filter(|_| self.add_eos.unwrap_or(add_eos)).into_iter().collect();
         tokenizer.vocab_size = self.tokens.len();
         tokenizer.repeated = self.repeated_tokens();
+        tokenizer.special_texts = self.special_texts(&tokenizer);
         Ok(tokenizer)
     }
 

@@ -17,7 +17,10 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
+use serde_json::{Map, Value};
 use tokenizers::{Encoding, PostProcessor, Token};
+
+use crate::checkpoint::Checkpoint;
 
 pub use added::Control;
 use added::{AddedTokens, Plain};
@@ -60,6 +63,8 @@ pub struct Tokenizer {
     added: AddedTokens,
     scheme: Scheme,
     special: SpecialTokens,
+    /// Texts of the special tokens by the names that chat templates use.
+    special_texts: Map<String, Value>,
     /// Ids put before and after a text: begin and end of sequence, if the model wants them.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
@@ -123,8 +128,23 @@ impl Tokenizer {
             unk: id("unk_token"),
             pad: id("pad_token"),
         };
+        tokenizer.special_texts = config.special_tokens();
         tokenizer.apply_config(config);
         Ok(tokenizer)
+    }
+
+    /// The tokenizer of a checkpoint of either kind.
+    pub fn from_checkpoint(checkpoint: &Checkpoint) -> Result<Self, TokenizerError> {
+        match checkpoint.gguf() {
+            Some(gguf) => Self::from_gguf(&GgufTokenizerParts::from_metadata(gguf.metadata())?),
+            None => match checkpoint.folder() {
+                Some(folder) => Self::from_dir(folder),
+                None => {
+                    let hint = "; open the folder of the checkpoint instead of one of its files".to_owned();
+                    Err(TokenizerError::Missing { folder: checkpoint.path().to_owned(), hint })
+                }
+            },
+        }
     }
 
     /// Builds a tokenizer from GGUF metadata.
@@ -147,8 +167,18 @@ impl Tokenizer {
         while u32::try_from(vocab_size).is_ok_and(|id| inner.id_to_token(id).is_some()) {
             vocab_size += 1;
         }
-        let (special, repeated) = (SpecialTokens::default(), HashMap::new());
-        Ok(Self { inner, added, scheme, special, prefix, suffix, vocab_size, repeated, warnings })
+        Ok(Self {
+            inner,
+            added,
+            scheme,
+            special: SpecialTokens::default(),
+            special_texts: Map::new(),
+            prefix,
+            suffix,
+            vocab_size,
+            repeated: HashMap::new(),
+            warnings,
+        })
     }
 
     /// `add_bos_token` and `add_eos_token`, where given, overrule the post-processor of `tokenizer.json`.
@@ -298,6 +328,11 @@ impl Tokenizer {
     /// The special tokens by role.
     pub fn special_tokens(&self) -> &SpecialTokens {
         &self.special
+    }
+
+    /// The special tokens as chat templates know them: `bos_token` and others with their texts.
+    pub fn special_texts(&self) -> &Map<String, Value> {
+        &self.special_texts
     }
 
     /// Ids that [`encode_prompt`](Tokenizer::encode_prompt) puts before a text.
