@@ -59,7 +59,7 @@ REFERENCES = {
         head_dim=32, query_pre_attn_scalar=24, sliding_window=8, attn_logit_softcapping=5.0,
         final_logit_softcapping=8.0, num_hidden_layers=3, rope_parameters=rope())),
     "smollm3": (SmolLM3Config, dict(
-        num_hidden_layers=4, no_rope_layers=[1, 1, 0, 1], rope_parameters=rope(theta=2e6))),
+        num_hidden_layers=5, rope_parameters=rope(theta=2e6))),
     # 40 tokens are more than the original length: the long factors apply.
     "phi3": (Phi3Config, dict(
         sliding_window=24, original_max_position_embeddings=32, rope_parameters=rope("longrope", **LONG_ROPE))),

@@ -1,0 +1,126 @@
+//! Runs unfused programs on whole sequences in f64, straight from the meaning of each op. Slow and obvious.
+
+use cupola_backend::WeightSource;
+use cupola_graph::*;
+
+pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted: &[usize]) -> Vec<f64> {
+    let matrix = |id: WeightId| -> Vec<f64> {
+        let w = program.weight(id);
+        let mut out = vec![0.0; w.n_out * w.n_in];
+        cupola_quant::decode(w.format, &source.rows(id, 0..w.n_out).unwrap(), &mut out).unwrap();
+        out.into_iter().map(f64::from).collect()
+    };
+    let vector = |id: VectorId| -> Vec<f64> { source.vector(id).unwrap().into_iter().map(f64::from).collect() };
+    let mut values: Vec<Vec<f64>> = vec![vec![]; program.values.len()];
+    for op in &program.ops {
+        match op {
+            Op::Embed { table, scale, out } => {
+                let (m, width) = (matrix(*table), program.weight(*table).n_in);
+                values[out.index()] = tokens
+                    .iter()
+                    .flat_map(|t| {
+                        m[*t as usize * width..][..width].iter().map(|v| v * f64::from(*scale)).collect::<Vec<_>>()
+                    })
+                    .collect();
+            }
+            Op::Norm { x, norm, out } => {
+                assert_eq!((norm.kind, norm.bias), (NormKind::Rms, None));
+                let weight = vector(norm.weight.unwrap());
+                values[out.index()] = values[x.index()]
+                    .chunks(norm.group)
+                    .flat_map(|row| {
+                        let mean = row.iter().map(|v| v * v).sum::<f64>() / norm.group as f64;
+                        let by = 1.0 / (mean + f64::from(norm.eps)).sqrt();
+                        row.iter().zip(&weight).map(|(v, w)| v * by * w).collect::<Vec<_>>()
+                    })
+                    .collect();
+            }
+            Op::Linears(l) => {
+                for job in &l.jobs {
+                    let (m, n_in) = (matrix(job.weight), program.weight(job.weight).n_in);
+                    let bias = job.bias.map(vector);
+                    let mut y = vec![];
+                    for row in values[l.x.index()].chunks(n_in) {
+                        for (o, w) in m.chunks(n_in).enumerate() {
+                            let dot: f64 = row.iter().zip(w).map(|(a, b)| a * b).sum();
+                            y.push(dot + bias.as_ref().map_or(0.0, |b| b[o]));
+                        }
+                    }
+                    values[job.out.index()] = y;
+                }
+            }
+            Op::Rope(r) => {
+                let (width, table) = (program.value(r.x).width, &program.ropes[r.table]);
+                let half = table.inv_freq.len();
+                let mut y = values[r.x.index()].clone();
+                let (mut cos, mut sin) = (vec![0.0; half], vec![0.0; half]);
+                for (p, row) in y.chunks_mut(width).enumerate() {
+                    table.cos_sin(p, tokens.len(), &mut cos, &mut sin);
+                    for head in row.chunks_mut(r.head_dim) {
+                        for i in 0..half {
+                            let (a, b) = match r.style {
+                                RopeStyle::Halves => (i, i + half),
+                                RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+                            };
+                            let (c, s, x, y) = (f64::from(cos[i]), f64::from(sin[i]), head[a], head[b]);
+                            (head[a], head[b]) = (x * c - y * s, y * c + x * s);
+                        }
+                    }
+                }
+                values[r.out.index()] = y;
+            }
+            Op::Attention(a) => {
+                let kv = program.kv[a.layer];
+                let (q, k, v) = (&values[a.q.index()], &values[a.k.index()], &values[a.v.index()]);
+                let mut y = vec![];
+                for p in 0..tokens.len() {
+                    for h in 0..a.heads {
+                        let g = h / (a.heads / kv.heads);
+                        let q = &q[(p * a.heads + h) * kv.key_dim..][..kv.key_dim];
+                        let first = a.window.map_or(0, |w| (p + 1).saturating_sub(w));
+                        let scores: Vec<f64> = (first..=p)
+                            .map(|j| {
+                                let k = &k[(j * kv.heads + g) * kv.key_dim..][..kv.key_dim];
+                                let s = q.iter().zip(k).map(|(a, b)| a * b).sum::<f64>() * f64::from(a.scale);
+                                a.softcap.map_or(s, |c| f64::from(c) * (s / f64::from(c)).tanh())
+                            })
+                            .collect();
+                        let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                        let e: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+                        let total: f64 = e.iter().sum();
+                        for d in 0..kv.value_dim {
+                            let at = |j: usize| v[(j * kv.heads + g) * kv.value_dim + d];
+                            y.push(e.iter().enumerate().map(|(n, e)| e / total * at(first + n)).sum());
+                        }
+                    }
+                }
+                values[a.out.index()] = y;
+            }
+            Op::Glu { gate, up, activation, out } => {
+                let f = |x: f64| match activation {
+                    Activation::Silu => x / (1.0 + (-x).exp()),
+                    Activation::GeluTanh => {
+                        0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+                    }
+                    other => panic!("{other:?}"),
+                };
+                let pairs = values[gate.index()].iter().zip(&values[up.index()]);
+                values[out.index()] = pairs.map(|(g, u)| f(*g) * u).collect();
+            }
+            Op::Add { a, b, out } => {
+                values[out.index()] = values[a.index()].iter().zip(&values[b.index()]).map(|(a, b)| a + b).collect();
+            }
+            Op::Softcap { x, cap, out } => {
+                let cap = f64::from(*cap);
+                values[out.index()] = values[x.index()].iter().map(|v| cap * (v / cap).tanh()).collect();
+            }
+            Op::TakeWanted { x, out } => {
+                let width = program.value(*x).width;
+                values[out.index()] =
+                    wanted.iter().flat_map(|r| values[x.index()][r * width..][..width].to_vec()).collect();
+            }
+            other => panic!("{}", program.describe(other)),
+        }
+    }
+    std::mem::take(&mut values[program.output.index()])
+}

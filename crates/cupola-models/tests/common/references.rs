@@ -1,0 +1,67 @@
+//! Reference checkpoints and what they should compute.
+
+use cupola_formats::safetensors::Safetensors;
+use std::path::PathBuf;
+
+/// Every reference that has a program.
+pub const NAMES: [&str; 16] = [
+    "llama",
+    "llama3",
+    "llama_head_dim",
+    "llama_bias",
+    "llama_linear",
+    "llama_yarn",
+    "llama_dynamic",
+    "mistral",
+    "qwen2",
+    "qwen2_window",
+    "qwen3",
+    "gemma2",
+    "gemma3",
+    "smollm3",
+    "phi3",
+    "phi3_short",
+];
+
+/// A reference checkpoint.
+pub struct Reference {
+    pub folder: PathBuf,
+    pub tokens: Vec<u32>,
+    /// `[tokens, vocab]`.
+    pub logits: Vec<f32>,
+    /// The tokens that follow greedily.
+    pub greedy: Vec<u32>,
+    /// Distance of the best two logits at each of them.
+    pub gaps: Vec<f32>,
+}
+
+impl Reference {
+    pub fn open(name: &str) -> Reference {
+        let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/refs")).join(name);
+        let file = Safetensors::open(folder.join("expected.safetensors")).unwrap();
+        let words = |name: &str| -> Vec<[u8; 4]> {
+            let tensor = file.tensor(name).unwrap_or_else(|| panic!("{name} is missing"));
+            tensor.bytes.chunks_exact(4).map(|b| [b[0], b[1], b[2], b[3]]).collect()
+        };
+        let floats = |name: &str| words(name).into_iter().map(f32::from_le_bytes).collect();
+        let ids = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect();
+        Reference {
+            folder,
+            tokens: ids("input_ids"),
+            logits: floats("logits"),
+            greedy: ids("greedy"),
+            gaps: floats("greedy_gap"),
+        }
+    }
+
+    /// The largest difference of any logit, in standard deviations of the expected ones.
+    pub fn error(&self, found: &[f64]) -> f64 {
+        assert_eq!(found.len(), self.logits.len());
+        let n = self.logits.len() as f64;
+        let mean = self.logits.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
+        let variance = self.logits.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n;
+        let differences = self.logits.iter().zip(found).map(|(a, b)| (f64::from(*a) - b).abs());
+        // A NaN must not vanish in a maximum.
+        differences.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a }) / variance.sqrt()
+    }
+}
