@@ -6,7 +6,7 @@ mod elementwise;
 mod norm;
 mod rope;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub(crate) use elementwise::{activate, add, glu, scale, softcap, softcap_lanes};
 pub(crate) use norm::norm;
