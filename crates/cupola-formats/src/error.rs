@@ -14,7 +14,7 @@ pub struct FormatError {
     pub path: PathBuf,
     /// What is wrong with it.
     #[source]
-    pub kind: FormatErrorKind,
+    pub kind: Box<FormatErrorKind>,
 }
 
 /// What is wrong with a file or folder.
@@ -43,13 +43,13 @@ pub enum FormatErrorKind {
 impl FormatError {
     /// `kind` found at `path`.
     pub fn new(path: impl Into<PathBuf>, kind: impl Into<FormatErrorKind>) -> Self {
-        FormatError { path: path.into(), kind: kind.into() }
+        FormatError { path: path.into(), kind: Box::new(kind.into()) }
     }
 }
 
 impl From<KeyError> for FormatError {
     fn from(error: KeyError) -> Self {
-        FormatError { path: error.file.clone(), kind: FormatErrorKind::Key(error) }
+        FormatError { path: error.file.clone(), kind: Box::new(FormatErrorKind::Key(error)) }
     }
 }
 

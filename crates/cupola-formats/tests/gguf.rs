@@ -219,7 +219,7 @@ fn split_checkpoints_must_be_complete_and_agree() {
 #[test]
 fn a_missing_file_says_so() {
     let error = Gguf::open("nowhere.gguf").unwrap_err();
-    assert!(matches!(&error.kind, FormatErrorKind::Io(e) if e.kind() == std::io::ErrorKind::NotFound));
+    assert!(matches!(&*error.kind, FormatErrorKind::Io(e) if e.kind() == std::io::ErrorKind::NotFound));
     assert!(error.to_string().starts_with("nowhere.gguf: "));
 }
 

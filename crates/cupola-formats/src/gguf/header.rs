@@ -216,7 +216,7 @@ fn place(declared: Vec<Declared>, data_start: u64, length: u64, alignment: u32) 
     for (rank, &number) in order.iter().enumerate() {
         let Declared { name, dims, kind, offset } = &declared[number];
         let tensor = || name.clone();
-        if offset % u64::from(alignment) != 0 {
+        if !offset.is_multiple_of(alignment.into()) {
             return Err(GgufError::Misaligned { tensor: tensor(), offset: *offset, alignment });
         }
         let too_large = || GgufError::TooLarge { tensor: tensor(), dims: dims.clone() };
@@ -226,7 +226,7 @@ fn place(declared: Vec<Declared>, data_start: u64, length: u64, alignment: u32) 
         let start = data_start.checked_add(*offset).ok_or_else(too_large)?;
         let end = match kind.block() {
             Some((block, bytes)) => {
-                if dims[0] % block != 0 {
+                if !dims[0].is_multiple_of(block) {
                     return Err(GgufError::PartialBlock { tensor: tensor(), kind: *kind, row: dims[0], block });
                 }
                 let size = (elements / block).checked_mul(bytes).ok_or_else(too_large)?;

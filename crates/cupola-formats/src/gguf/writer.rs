@@ -201,7 +201,7 @@ impl GgufWriter {
             return Err(bad_shape());
         }
         let (block, bytes) = kind.block().ok_or_else(|| WriteError::UnknownType { tensor: tensor(), kind })?;
-        if row as u64 % block != 0 {
+        if !(row as u64).is_multiple_of(block) {
             return Err(WriteError::PartialBlock { tensor: tensor(), kind, row, block });
         }
         let elements = shape.iter().try_fold(1u64, |product, &dim| product.checked_mul(dim as u64));

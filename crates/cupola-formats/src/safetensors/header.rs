@@ -1,11 +1,12 @@
 //! The header of a safetensors file.
 
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use cupola_quant::Format;
 use safetensors::Dtype as Stored;
 use safetensors::tensor::TensorInfo;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
-use std::collections::{HashMap, HashSet};
 
 use super::SafetensorsError;
 use crate::tensor::Dtype;
@@ -95,7 +96,7 @@ fn check(name: &str, info: &TensorInfo, previous: usize, available: usize) -> Re
     let elements = info.shape.iter().try_fold(1usize, |product, &dim| product.checked_mul(dim));
     let bits = elements.and_then(|elements| elements.checked_mul(info.dtype.bitsize())).ok_or_else(too_large)?;
     let dtype = || info.dtype.to_string();
-    if bits % 8 != 0 {
+    if !bits.is_multiple_of(8) {
         return Err(SafetensorsError::PartialByte { tensor: tensor(), dtype: dtype(), shape: shape() });
     }
     let expected = bits / 8;
@@ -110,7 +111,6 @@ fn check(name: &str, info: &TensorInfo, previous: usize, available: usize) -> Re
 
 /// `None` for types of a later version of the format.
 fn dtype(stored: Stored) -> Option<Dtype> {
-    use cupola_quant::Format;
     Some(match stored {
         Stored::F32 => Dtype::Weight(Format::F32),
         Stored::F16 => Dtype::Weight(Format::F16),

@@ -15,7 +15,7 @@ pub fn data(name: &str) -> PathBuf {
 
 /// The rule of GGUF that was broken.
 pub fn error_of_gguf(error: FormatError) -> GgufError {
-    match error.kind {
+    match *error.kind {
         FormatErrorKind::Gguf(error) => error,
         other => panic!("not an error of GGUF: {other}"),
     }
@@ -23,7 +23,7 @@ pub fn error_of_gguf(error: FormatError) -> GgufError {
 
 /// The rule of safetensors that was broken.
 pub fn error_of_safetensors(error: FormatError) -> SafetensorsError {
-    match error.kind {
+    match *error.kind {
         FormatErrorKind::Safetensors(error) => error,
         other => panic!("not an error of safetensors: {other}"),
     }
