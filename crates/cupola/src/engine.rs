@@ -11,6 +11,7 @@ use crate::{CancelToken, EngineError};
 use cupola_backend::{DeviceChoice, Options};
 use cupola_formats::tokenizer::Tokenizer;
 use cupola_graph::BLOCK_TOKENS;
+use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -193,7 +194,7 @@ impl Engine {
         if tokens.len() > self.context() {
             return Err(EngineError::PromptTooLong { tokens: tokens.len(), context: self.context() });
         }
-        self.check_tokens("prompt", tokens, self.shared.shape.vocab)
+        self.check_tokens("prompt", tokens, self.shared.shape.embeddings)
     }
 
     /// Fails for the first token that is not under `vocab`.
@@ -252,6 +253,13 @@ impl Engine {
 
     fn cache(&self) -> MutexGuard<'_, KvCache> {
         self.shared.cache.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut debug = f.debug_struct("Engine");
+        debug.field("shape", &self.shared.shape).field("context", &self.shared.context).finish_non_exhaustive()
     }
 }
 

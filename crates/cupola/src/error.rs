@@ -13,11 +13,11 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
     /// The checkpoint could not be opened.
-    #[error(transparent)]
-    Checkpoint(#[from] FormatError),
+    #[error("{0}")]
+    Checkpoint(#[source] Box<FormatError>),
     /// The checkpoint is not a model that this version runs.
-    #[error(transparent)]
-    Model(#[from] ModelError),
+    #[error("{0}")]
+    Model(#[source] Box<ModelError>),
     /// The device cannot be used.
     #[error(transparent)]
     Device(#[from] SelectError),
@@ -117,6 +117,18 @@ pub enum StepError {
     /// An earlier step panicked.
     #[error("the engine is unusable since a step panicked; this is a fault of the program. Load the model again")]
     Broken,
+}
+
+impl From<FormatError> for EngineError {
+    fn from(error: FormatError) -> EngineError {
+        EngineError::Checkpoint(Box::new(error))
+    }
+}
+
+impl From<ModelError> for EngineError {
+    fn from(error: ModelError) -> EngineError {
+        EngineError::Model(Box::new(error))
+    }
 }
 
 impl From<BackendError> for StepError {

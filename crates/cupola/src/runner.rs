@@ -21,8 +21,8 @@ pub trait StepRunner: Send {
 /// Sizes of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerShape {
-    /// Token ids that it takes are under this.
-    pub vocab: usize,
+    /// Rows of the embedding: token ids that it takes are under this.
+    pub embeddings: usize,
     /// Logits per row: token ids that it gives are under this.
     pub logits: usize,
     /// Lengths above which the rotary frequencies change, ascending. A sequence that grows past one is evaluated anew.
@@ -43,7 +43,7 @@ impl StepRunner for Runner {
             program.ropes.iter().filter_map(|table| table.long.as_ref().map(|long| long.above)).collect();
         rope_limits.sort_unstable();
         rope_limits.dedup();
-        RunnerShape { vocab: program.vocab, logits: program.value(program.output).width, rope_limits }
+        RunnerShape { embeddings: program.vocab, logits: program.value(program.output).width, rope_limits }
     }
 
     fn reserve(&mut self, blocks: usize) -> Result<(), BackendError> {

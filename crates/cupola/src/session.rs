@@ -141,6 +141,7 @@ pub struct Usage {
 
 /// One conversation: its settings and its random stream. Between replies it occupies nothing of the cache, yet finds
 /// there what it, or another session, has evaluated before, as long as the space was not needed for something else.
+#[derive(Debug)]
 pub struct Session {
     engine: Engine,
     options: SessionOptions,

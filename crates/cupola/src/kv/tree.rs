@@ -112,6 +112,12 @@ impl Tree {
         self.node(id).block
     }
 
+    /// The blocks of all nodes.
+    #[cfg(test)]
+    pub(super) fn all_blocks(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().flatten().map(|n| n.block)
+    }
+
     fn touch(&mut self, id: NodeId) {
         self.clock += 1;
         self.node_mut(id).used = self.clock;
