@@ -24,15 +24,17 @@ impl Bytes {
     /// Maps the whole of a file.
     pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
         let at = |error: std::io::Error| FormatError::new(path, error);
-        let file = File::open(path).map_err(at)?;
-        let metadata = file.metadata().map_err(at)?;
-        if metadata.is_dir() {
-            return Err(at(std::io::Error::new(std::io::ErrorKind::IsADirectory, "is a folder, not a file")));
+        // Looked at before it is opened: opening a pipe would wait for its other end.
+        let metadata = std::fs::metadata(path).map_err(at)?;
+        if !metadata.is_file() {
+            let kind = if metadata.is_dir() { "a folder" } else { "a device or pipe" };
+            return Err(at(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("{kind}, not a file"))));
         }
         if metadata.len() == 0 {
             // Not every system can map an empty file.
             return Ok(Bytes::Static(&[]));
         }
+        let file = File::open(path).map_err(at)?;
         // SAFETY: a mapping is sound as long as nobody changes the file meanwhile. Checkpoints are not written in
         // place by this project (they are renamed when complete), and there is no way to rule it out for other
         // programs: this is the accepted price of not reading gigabytes at start. Every bit pattern is a valid

@@ -12,8 +12,7 @@ use crate::safetensors::SafetensorsError;
 pub struct FormatError {
     /// The file or folder at fault.
     pub path: PathBuf,
-    /// What is wrong with it.
-    #[source]
+    /// What is wrong with it. Part of the message, so not a source besides.
     pub kind: Box<FormatErrorKind>,
 }
 
@@ -21,20 +20,21 @@ pub struct FormatError {
 #[derive(Debug, thiserror::Error)]
 pub enum FormatErrorKind {
     /// The operating system refused.
-    #[error("{0}")]
+    #[error(transparent)]
     Io(#[from] std::io::Error),
     /// A rule of GGUF is broken.
-    #[error("{0}")]
+    #[error(transparent)]
     Gguf(#[from] GgufError),
     /// A rule of safetensors is broken.
-    #[error("{0}")]
+    #[error(transparent)]
     Safetensors(#[from] SafetensorsError),
     /// A JSON file does not parse.
-    #[error("{0}")]
+    #[error(transparent)]
     Json(#[from] JsonError),
     /// A value of a config or of GGUF metadata is missing or has the wrong type.
-    #[error("{0}")]
-    Key(#[from] KeyError),
+    // The message without the file, which comes first anyway.
+    #[error("`{}` should be {}, found {}", .0.key, .0.expected, .0.found)]
+    Key(KeyError),
     /// The path leads to nothing that this crate reads.
     #[error("{0}")]
     NotACheckpoint(String),

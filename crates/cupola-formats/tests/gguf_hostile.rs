@@ -76,7 +76,14 @@ fn messages_name_file_and_advice() {
     assert!(short.contains("`t`") && short.contains("4224") && short.contains("download"), "{short}");
     let other = message("refs/llama/model.safetensors");
     assert!(other.contains("not a GGUF file"), "{other}");
-    assert!(message("gguf").contains("folder"));
+    assert!(message("gguf").contains("gguf: a folder, not a file"));
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_are_not_read() {
+    let message = Gguf::open("/dev/zero").unwrap_err().to_string();
+    assert_eq!(message, "/dev/zero: a device or pipe, not a file");
 }
 
 #[test]

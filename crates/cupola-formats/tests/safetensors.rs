@@ -84,7 +84,7 @@ fn scalars_and_empty_tensors() {
     assert_eq!(tensors, [("scalar", vec![], 4), ("none", vec![0, 1 << 40], 0)]);
     assert!(Header::parse(&file("{}", 0)).unwrap().tensors.is_empty());
     let metadata = Header::parse(&file(r#"{"__metadata__":{"format":"pt","a":"b"}}   "#, 0)).unwrap().metadata;
-    assert_eq!(metadata, [("a".into(), "b".into()), ("format".into(), "pt".into())]);
+    assert_eq!(metadata, [("a".into(), "b".into()), ("format".into(), "pt".into())].into());
 }
 
 fn t() -> String {
@@ -345,5 +345,5 @@ fn a_reference_checkpoint_agrees_with_the_crate() {
         assert_eq!((tensor.bytes, tensor.shape), (view.data(), view.shape()), "{}", tensor.name);
         assert_eq!(tensor.format(), Ok(Format::BF16));
     }
-    assert_eq!(files.metadata(), [("format".into(), "pt".into())]);
+    assert_eq!(files.metadata(), &[("format".into(), "pt".into())].into());
 }

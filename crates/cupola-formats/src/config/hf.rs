@@ -100,17 +100,6 @@ impl HfConfig {
         }))
     }
 
-    /// The object under a key of the whole config, outside the language model (`vision_config`).
-    ///
-    /// # Errors
-    /// The value is not an object.
-    pub fn outer_section(&self, key: &str) -> Result<Option<HfConfig>, KeyError> {
-        let values = if self.outer.is_empty() { &self.values } else { &self.outer };
-        let whole =
-            HfConfig { file: self.file.clone(), prefix: String::new(), values: values.clone(), outer: Map::new() };
-        whole.optional_section(key)
-    }
-
     /// An error about the value of `key`, for checks that go beyond types.
     pub fn error(&self, key: &str, expected: impl Into<String>) -> KeyError {
         let found = self.get(key).map_or("nothing".into(), describe);

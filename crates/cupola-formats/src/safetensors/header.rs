@@ -1,6 +1,6 @@
 //! The header of a safetensors file.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
 use cupola_quant::Format;
@@ -21,8 +21,8 @@ const METADATA: &str = "__metadata__";
 /// The header of one file, checked against its size.
 #[derive(Debug)]
 pub struct Header {
-    /// Strings that the writer attached, sorted by key.
-    pub metadata: Vec<(String, String)>,
+    /// Strings that the writer attached.
+    pub metadata: BTreeMap<String, String>,
     /// The tensors in the order of their data.
     pub tensors: Vec<HeaderTensor>,
 }
@@ -75,8 +75,6 @@ impl Header {
         if end != data.len() {
             return Err(SafetensorsError::DataLength { expected: end, found: data.len() });
         }
-        let mut metadata: Vec<_> = metadata.into_iter().collect();
-        metadata.sort();
         Ok(Header { metadata, tensors: placed })
     }
 }
@@ -141,7 +139,7 @@ fn dtype(stored: Stored) -> Option<Dtype> {
 /// The JSON as it stands. Unlike a map, it sees a name that occurs twice.
 #[derive(Default)]
 struct RawHeader {
-    metadata: HashMap<String, String>,
+    metadata: BTreeMap<String, String>,
     tensors: Vec<(String, TensorInfo)>,
 }
 

@@ -7,7 +7,7 @@ mod error;
 mod header;
 mod index;
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -23,11 +23,11 @@ const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Open safetensors files that form one checkpoint.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Safetensors {
     table: TensorTable,
     paths: Vec<PathBuf>,
-    metadata: Vec<(String, String)>,
+    metadata: BTreeMap<String, String>,
 }
 
 impl Safetensors {
@@ -36,7 +36,7 @@ impl Safetensors {
     /// # Errors
     /// Whatever rule of the format is broken.
     pub fn open(path: impl AsRef<Path>) -> Result<Safetensors, FormatError> {
-        let mut opened = Safetensors { table: TensorTable::default(), paths: Vec::new(), metadata: Vec::new() };
+        let mut opened = Safetensors::default();
         opened.add_file(path.as_ref())?;
         Ok(opened)
     }
@@ -98,7 +98,7 @@ impl Safetensors {
     }
 
     fn open_shards(folder: &Path, shards: &[String]) -> Result<Safetensors, FormatError> {
-        let mut opened = Safetensors { table: TensorTable::default(), paths: Vec::new(), metadata: Vec::new() };
+        let mut opened = Safetensors::default();
         for shard in shards {
             let path = folder.join(shard);
             if !path.is_file() {
@@ -118,9 +118,7 @@ impl Safetensors {
         self.paths.push(path.to_owned());
         for (key, value) in header.metadata {
             // Every shard repeats it.
-            if !self.metadata.iter().any(|(known, _)| *known == key) {
-                self.metadata.push((key, value));
-            }
+            self.metadata.entry(key).or_insert(value);
         }
         for HeaderTensor { name, dtype, shape, range } in header.tensors {
             let entry = TensorEntry { name, dtype, shape, file, range };
@@ -137,8 +135,8 @@ impl Safetensors {
         &self.paths
     }
 
-    /// The strings that the writer attached (`format`: `pt`).
-    pub fn metadata(&self) -> &[(String, String)] {
+    /// The strings that the writer attached (`format`: `pt`); where shards differ, those of the first.
+    pub fn metadata(&self) -> &BTreeMap<String, String> {
         &self.metadata
     }
 
