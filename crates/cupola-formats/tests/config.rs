@@ -60,6 +60,30 @@ fn both_forms_of_the_references_are_alike() {
 }
 
 #[test]
+fn both_forms_of_every_reference_are_alike() {
+    let mut compared = 0;
+    for folder in std::fs::read_dir(data("refs")).unwrap() {
+        let name = folder.unwrap().file_name().into_string().unwrap();
+        if !data(&format!("refs/{name}/config.v4.json")).is_file() {
+            continue;
+        }
+        let [five, four] = both(&name);
+        for layer_type in [FULL, SLIDING] {
+            assert!(five.rope(layer_type, 1.0).is_ok(), "{name}");
+            assert_eq!(five.rope(layer_type, 1.0), four.rope(layer_type, 1.0), "{name}: {layer_type}");
+        }
+        assert_eq!(five.head_dim(), four.head_dim(), "{name}");
+        assert_eq!(five.dtype(), four.dtype(), "{name}");
+        // Older configs can leave the list to the architecture.
+        if let Some(types) = four.layer_types().unwrap() {
+            assert_eq!(five.layer_types().unwrap(), Some(types), "{name}");
+        }
+        compared += 1;
+    }
+    assert!(compared >= 3, "{compared}");
+}
+
+#[test]
 fn getters() {
     let config = config(json!({
         "a": 7, "b": -1, "c": 7.0, "d": 7.5, "e": null, "f": true, "g": "text", "h": [1, 2], "i": ["x", "y"],
