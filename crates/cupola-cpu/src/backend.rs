@@ -34,12 +34,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Memory ran out.
-    pub fn out_of_memory(&self, bytes: usize) -> BackendError {
+    /// Memory ran out: bytes that were asked for, and that there are, if known.
+    pub fn out_of_memory(&self, bytes: usize, available: Option<u64>) -> BackendError {
         BackendError::OutOfMemory {
             device: self.device.to_string(),
             needed: bytes as u64,
-            available: None,
+            available,
             advice: "Use a shorter context, fewer sequences at once, or a smaller model or format".into(),
         }
     }

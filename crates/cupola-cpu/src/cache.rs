@@ -60,6 +60,12 @@ impl Cache {
         Cache { layer, kv_type, slabs: vec![] }
     }
 
+    /// Bytes of `blocks` blocks; absent if that overflows.
+    pub fn bytes_of(&self, blocks: usize) -> Option<usize> {
+        let lines = self.block_lines(self.layer.key_dim)?.checked_add(self.block_lines(self.value_stride())?)?;
+        lines.checked_mul(size_of::<Line>())?.checked_mul(blocks.checked_next_multiple_of(SLAB_BLOCKS)?)
+    }
+
     /// Makes room for at least `blocks` blocks.
     pub fn reserve(&mut self, blocks: usize) -> Result<(), OutOfMemory> {
         let lines = |block_lines: Option<usize>| {

@@ -131,10 +131,16 @@ impl Executor {
 
 impl Executable for Executor {
     fn reserve(&mut self, blocks: usize) -> Result<(), BackendError> {
+        // The system promises more memory than there is, and fails when it is touched.
+        let needed = self.caches.iter().flatten().try_fold(0, |sum: usize, c| sum.checked_add(c.bytes_of(blocks)?));
+        let memory = self.shared.device.memory;
+        if needed.is_none_or(|n| memory.is_some_and(|m| n as u64 > m)) {
+            return Err(self.shared.out_of_memory(needed.unwrap_or(usize::MAX), memory));
+        }
         let grown = self.caches.iter_mut().flatten().try_for_each(|c| c.reserve(blocks));
         if let Err(e) = grown {
             self.caches.iter_mut().flatten().for_each(|c| c.truncate(self.blocks));
-            return Err(self.shared.out_of_memory(e.bytes));
+            return Err(self.shared.out_of_memory(e.bytes, None));
         }
         self.blocks = self.blocks.max(blocks);
         Ok(())
@@ -153,7 +159,7 @@ impl Executable for Executor {
     fn run(&mut self, step: &Step<'_>, values: &mut HostValues) -> Result<(), BackendError> {
         let shared = self.shared.clone();
         let failed = |failure: Failure| match failure {
-            Failure::Memory(bytes) => shared.out_of_memory(bytes),
+            Failure::Memory(bytes) => shared.out_of_memory(bytes, None),
             Failure::Other(message) => BackendError::Device { device: shared.device.to_string(), message },
         };
         // Tables and blocks were checked against what all segments have; a segment alone may have fewer.
@@ -487,3 +493,6 @@ fn fill_angles(pool: &crate::Pool, table: &RopeTable, step: &Step<'_>, angles: &
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,7 +89,8 @@ impl Case {
         let (k, v) = (self.rounded(&self.k), self.rounded(&self.v));
         let kv_head = head / (self.op.heads / heads);
         let keys: Vec<&[f32]> = (0..=position).map(|j| &k[(j * heads + kv_head) * key_dim..][..key_dim]).collect();
-        let values: Vec<&[f32]> = (0..=position).map(|j| &v[(j * heads + kv_head) * value_dim..][..value_dim]).collect();
+        let values: Vec<&[f32]> =
+            (0..=position).map(|j| &v[(j * heads + kv_head) * value_dim..][..value_dim]).collect();
         let row = AttentionRow {
             q: &self.q[(position * self.op.heads + head) * key_dim..][..key_dim],
             keys: &keys,
@@ -117,7 +118,8 @@ impl Case {
     fn truth(&self) -> Vec<f32> {
         self.all_heads(|row, out| {
             let first = row.window.map_or(0, |w| row.keys.len().saturating_sub(w));
-            let dot = |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
+            let dot =
+                |a: &[f32], b: &[f32]| -> f64 { a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum() };
             let scores: Vec<f64> = row.keys[first..]
                 .iter()
                 .map(|k| {
@@ -307,8 +309,7 @@ fn other_sequences_in_the_batch_do_not_matter() {
         let tables = [[5, 0], [1, 4]];
         let table_b = [tables[1][0], tables[1][1], 2];
         let mut step = |x: Range<usize>, y: Range<usize>| {
-            let parts =
-                [Part { case: &a, range: x, table: &tables[0] }, Part { case: &b, range: y, table: &table_b }];
+            let parts = [Part { case: &a, range: x, table: &tables[0] }, Part { case: &b, range: y, table: &table_b }];
             machine.step(&mut cache, &parts)
         };
         let (mut found_a, mut found_b) = (vec![], vec![]);
