@@ -47,6 +47,7 @@ impl Engine {
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_recursion_limit(MAX_RECURSION);
         environment.set_unknown_method_callback(python::call_method);
+        environment.set_formatter(|out, _, value| Ok(write!(out, "{}", json::python_text(value))?));
         environment.add_filter("tojson", |value: &Value, options: Kwargs| json::tojson(value, options));
         environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
             let message = message.to_string();

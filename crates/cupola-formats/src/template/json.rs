@@ -1,5 +1,7 @@
 //! `tojson` as chat templates expect it: Python's `json.dumps` with non-ASCII text left alone.
 
+use std::borrow::Cow;
+
 use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind};
 
@@ -178,6 +180,20 @@ fn number(value: &Value) -> String {
     match f64::try_from(value.clone()) {
         Ok(number) => float(number),
         Err(_) => value.to_string(),
+    }
+}
+
+/// A value as Python's `print` writes it. The engine does the same, but for very large and very small floats.
+pub(super) fn python_text(value: &Value) -> Cow<'_, str> {
+    match value.kind() {
+        ValueKind::String => Cow::Borrowed(value.as_str().unwrap_or_default()),
+        ValueKind::Number => match number(value).as_str() {
+            "NaN" => "nan".into(),
+            "Infinity" => "inf".into(),
+            "-Infinity" => "-inf".into(),
+            other => other.to_owned().into(),
+        },
+        _ => value.to_string().into(),
     }
 }
 

@@ -57,15 +57,15 @@ fn swap_case(c: char) -> Vec<char> {
 
 fn partition(text: &str, separator: &str, find: impl Fn(&str, &str) -> Option<usize>) -> Result<Value, Error> {
     let parts = match find(text, non_empty(separator)?) {
-        Some(at) => [&text[..at], separator, &text[at + separator.len()..]],
-        None => [text, "", ""],
+        Some(at) => (&text[..at], separator, &text[at + separator.len()..]),
+        None => (text, "", ""),
     };
-    Ok(parts.into_iter().map(Value::from).collect())
+    Ok(Value::from(parts))
 }
 
 fn rpartition(text: &str, separator: &str) -> Result<Value, Error> {
     if !text.contains(non_empty(separator)?) {
-        return Ok(["", "", text].into_iter().map(Value::from).collect());
+        return Ok(Value::from(("", "", text)));
     }
     partition(text, separator, |text, separator| text.rfind(separator))
 }

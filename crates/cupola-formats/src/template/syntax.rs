@@ -27,6 +27,15 @@ pub(super) fn prepare(source: &str) -> String {
                     _ if raw => Some(1),
                     Some((_, "raw")) => {
                         raw = true;
+                        // The engine drops a line break after the tag, which Jinja keeps.
+                        if let Some(end) = end.filter(|&end| tag[..end].ends_with("%}") && !tag[..end].ends_with("-%}"))
+                            && tag[end..].starts_with('\n')
+                        {
+                            out.push_str(&tag[..end]);
+                            out.push('\n');
+                            rest = &tag[end..];
+                            continue;
+                        }
                         end
                     }
                     Some((start, word @ ("generation" | "endgeneration"))) => {

@@ -16,6 +16,7 @@ use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::bert::BertNormalizer;
 use tokenizers::normalizers::prepend::Prepend;
 use tokenizers::normalizers::replace::Replace;
+use tokenizers::normalizers::unicode::NFC;
 use tokenizers::normalizers::utils::Sequence as Normalizers;
 use tokenizers::normalizers::{NormalizerWrapper, Precompiled};
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
@@ -288,6 +289,9 @@ impl GgufTokenizerParts {
         }
         let model = BPE::builder().vocab_and_merges(vocabulary, merges).ignore_merges(pre.ignore_merges);
         let mut tokenizer = tokenizers::Tokenizer::new(ModelWrapper::from(model.build().map_err(unusable)?));
+        if pre.nfc {
+            tokenizer.with_normalizer(Some(NFC)).map_err(unusable)?;
+        }
         tokenizer.with_pre_tokenizer(Some(pre.build().map_err(unusable)?));
         tokenizer.with_decoder(Some(ByteLevelDecoder::new(true, true, true)));
         Ok(tokenizer)
@@ -340,13 +344,16 @@ impl GgufTokenizerParts {
             for (at, _) in token.char_indices().skip(1) {
                 let (left, right) = token.split_at(at);
                 if let (Some(&left_id), Some(&right_id)) = (ordinary.get(left), ordinary.get(right)) {
-                    pairs.push((score, left_id, right_id));
+                    let lengths = (left.chars().count(), right.chars().count());
+                    pairs.push((score, lengths, left_id, right_id));
                 }
             }
         }
-        pairs.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| (a.1, a.2).cmp(&(b.1, b.2))));
+        // SentencePiece joins the leftmost of equally good pairs. Ranks know nothing of places, but with the longest left
+        // part first a run of equals (runs of spaces share one score) grows from the left in the same way.
+        pairs.sort_by(|a, b| b.0.total_cmp(&a.0).then(b.1.cmp(&a.1)).then((a.2, a.3).cmp(&(b.2, b.3))));
         let text = |id: u32| self.tokens[id as usize].clone();
-        Ok(pairs.into_iter().map(|(_, left, right)| (text(left), text(right))).collect())
+        Ok(pairs.into_iter().map(|(_, _, left, right)| (text(left), text(right))).collect())
     }
 
     /// SentencePiece's unigram model.

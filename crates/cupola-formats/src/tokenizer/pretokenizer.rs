@@ -40,12 +40,18 @@ pub(super) struct PreTokenizer {
     patterns: &'static [&'static str],
     /// A piece that is in the vocabulary as a whole becomes that token, whatever the merges say.
     pub ignore_merges: bool,
+    /// The text is brought to Unicode's normal form C first.
+    pub nfc: bool,
     /// Whether models of this kind start with the begin-of-sequence token when their metadata does not say.
     pub add_bos: bool,
 }
 
 const fn entry(names: &'static [&'static str], patterns: &'static [&'static str]) -> PreTokenizer {
-    PreTokenizer { names, patterns, ignore_merges: false, add_bos: false }
+    PreTokenizer { names, patterns, ignore_merges: false, nfc: false, add_bos: false }
+}
+
+const fn with_nfc(entry: PreTokenizer) -> PreTokenizer {
+    PreTokenizer { nfc: true, ..entry }
 }
 
 const fn whole_words(entry: PreTokenizer) -> PreTokenizer {
@@ -56,7 +62,7 @@ const fn with_bos(entry: PreTokenizer) -> PreTokenizer {
     PreTokenizer { add_bos: true, ..entry }
 }
 
-static TABLE: [PreTokenizer; 24] = [
+static TABLE: [PreTokenizer; 25] = [
     entry(&["default"], &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", THREE_DIGITS]),
     entry(
         &[
@@ -87,8 +93,10 @@ static TABLE: [PreTokenizer; 24] = [
         &[LLAMA3],
     ))),
     entry(&["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"], &[LLAMA3]),
-    entry(&["qwen2", "stablelm2", "deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "grok-2", "solar-open"], &[QWEN2]),
-    entry(&["qwen35"], &[QWEN35]),
+    // Qwen's own tokenizer.json normalises; the metadata has no key to say so.
+    with_nfc(entry(&["qwen2"], &[QWEN2])),
+    entry(&["stablelm2", "deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "grok-2", "solar-open"], &[QWEN2]),
+    with_nfc(entry(&["qwen35"], &[QWEN35])),
     entry(&["starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"], &[DIGIT, GPT2]),
     entry(&["falcon"], &[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, THREE_DIGITS]),
     entry(&["deepseek-llm"], &[LINE_BREAK, CASED, WIDE_PUNCTUATION, r"\s+$", HAN_AND_HANGUL, r"\p{N}+"]),
