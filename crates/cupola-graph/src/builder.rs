@@ -112,7 +112,7 @@ impl Builder {
         let jobs = jobs.map(|(weight, bias)| {
             let Weight { n_out, n_in, ref name, .. } = *self.program.weight(weight);
             let name = name.clone();
-            self.expect_width("linears", &name, n_in, width);
+            self.expect_width("linears", &name, width, n_in);
             if let Some(b) = bias {
                 self.expect_vector("linears", b, n_out);
             }
@@ -228,7 +228,7 @@ impl Builder {
         ValueId(self.program.values.len() as u32 - 1)
     }
 
-    fn shape(&self, x: ValueId) -> (usize, Rows) {
+    pub(crate) fn shape(&self, x: ValueId) -> (usize, Rows) {
         let v = self.program.value(x);
         (v.width, v.rows)
     }
@@ -269,5 +269,156 @@ impl Builder {
 
     fn fail(&mut self, e: GraphError) {
         self.error.get_or_insert(e);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Vocabulary 10, width 8.
+    fn start() -> (Builder, ValueId) {
+        let mut g = Builder::new(10);
+        let table = g.weight("embed", 10, 8, Format::F32);
+        let x = g.embed(table, 1.0);
+        (g, x)
+    }
+
+    fn error(f: impl FnOnce(&mut Builder, ValueId) -> ValueId) -> String {
+        let (mut g, x) = start();
+        g.scope("l0");
+        let y = f(&mut g, x);
+        g.finish(y).unwrap_err().to_string()
+    }
+
+    /// An attention of 4 heads over 2 of 4 wide.
+    fn attention(g: &mut Builder, [q, k, v]: [usize; 3], change: impl FnOnce(&mut Attention)) -> ValueId {
+        let x = ValueId(0);
+        let mut make = |n| {
+            let w = g.weight("w", n, 8, Format::F32);
+            g.linear(x, w, None)
+        };
+        let (q, k, v) = (make(q), make(k), make(v));
+        let layer = g.kv_layer(KvLayer { heads: 2, key_dim: 4, value_dim: 4 });
+        let mut a = Attention { q, k, v, layer, heads: 4, scale: 1.0, window: None, softcap: None, sink: None, out: q };
+        change(&mut a);
+        g.attention(a)
+    }
+
+    #[test]
+    fn shapes_follow_from_inputs() {
+        let (mut g, x) = start();
+        let w = g.weight("w", 24, 8, Format::F16);
+        let y = g.linear(x, w, None);
+        let y = g.take_wanted(y);
+        assert_eq!(g.scale(y, 1.0), y, "a factor of 1 adds no op");
+        let p = g.finish(y).unwrap();
+        assert_eq!((p.value(y).width, p.value(y).rows, p.value(x).rows), (24, Rows::Wanted, Rows::All));
+        assert_eq!(p.ops.iter().map(Op::name).collect::<Vec<_>>(), ["embed", "linears", "take_wanted"]);
+    }
+
+    #[test]
+    fn attention_is_as_wide_as_its_values() {
+        let (mut g, _) = start();
+        let y = attention(&mut g, [16, 8, 8], |_| {});
+        assert_eq!(g.width(y), 16);
+        g.finish(y).unwrap();
+    }
+
+    #[test]
+    fn widths_are_checked() {
+        let e = error(|g, x| {
+            let w = g.weight("blk.0.q", 4, 9, Format::F32);
+            g.linear(x, w, None)
+        });
+        assert_eq!(e, "l0 linears: blk.0.q is 9 wide, expected 8");
+        let e = error(|g, x| {
+            let (w, b) = (g.weight("w", 4, 8, Format::F32), g.vector("bias", 5));
+            g.linear(x, w, Some(b))
+        });
+        assert_eq!(e, "l0 linears: bias is 5 wide, expected 4");
+        let e = error(|g, x| {
+            let w = g.vector("norm", 7);
+            g.rms_norm(x, w, 1e-5)
+        });
+        assert_eq!(e, "l0 norm: norm is 7 wide, expected 8");
+        let e = error(|g, x| {
+            let w = g.weight("w", 4, 8, Format::F32);
+            let y = g.linear(x, w, None);
+            g.add(x, y)
+        });
+        assert_eq!(e, "l0 add: the second operand is 4 wide, expected 8");
+        for (widths, what) in [([15, 8, 8], "q is 15"), ([16, 7, 8], "k is 7"), ([16, 8, 9], "v is 9")] {
+            let e = error(|g, _| attention(g, widths, |_| {}));
+            assert!(e.starts_with(&format!("l0 attention: {what} wide")), "{e}");
+        }
+        let e = error(|g, _| {
+            let sink = g.vector("sink", 2);
+            attention(g, [16, 8, 8], |a| a.sink = Some(sink))
+        });
+        assert_eq!(e, "l0 attention: sink is 2 wide, expected 4");
+    }
+
+    #[test]
+    fn attributes_are_checked() {
+        let cases: [(&str, &dyn Fn(&mut Builder, ValueId) -> ValueId); 9] = [
+            ("groups of 3 do not divide a row of 8", &|g, x| {
+                g.norm(x, Norm { kind: NormKind::Rms, group: 3, weight: None, bias: None, eps: 1e-5 })
+            }),
+            ("groups of 0", &|g, x| {
+                g.norm(x, Norm { kind: NormKind::Rms, group: 0, weight: None, bias: None, eps: 1e-5 })
+            }),
+            ("6 rotated of heads of 4", &|g, x| {
+                let t = g.rope_table(RopeTable::plain(10000.0, 6));
+                g.rope(x, 4, RopeStyle::Halves, t)
+            }),
+            ("2 rotated of heads of 3", &|g, x| {
+                let t = g.rope_table(RopeTable::plain(10000.0, 2));
+                g.rope(x, 3, RopeStyle::Halves, t)
+            }),
+            ("5 query heads are not a multiple of 2", &|g, _| attention(g, [20, 8, 8], |a| a.heads = 5)),
+            ("0 query heads", &|g, _| attention(g, [16, 8, 8], |a| a.heads = 0)),
+            ("window Some(0)", &|g, _| attention(g, [16, 8, 8], |a| a.window = Some(0))),
+            ("softcap Some(-1.0)", &|g, _| attention(g, [16, 8, 8], |a| a.softcap = Some(-1.0))),
+            ("the cap must be positive, not 0", &|g, x| g.softcap(x, 0.0)),
+        ];
+        for (message, build) in cases {
+            let e = error(build);
+            assert!(e.starts_with("l0 ") && e.contains(message), "{e}");
+        }
+        let mut g = Builder::new(11);
+        let table = g.weight("embed", 10, 8, Format::F32);
+        let x = g.embed(table, 1.0);
+        assert!(g.finish(x).unwrap_err().to_string().contains("10 rows for a vocabulary of 11"));
+    }
+
+    #[test]
+    fn rows_are_checked() {
+        let e = error(|g, x| {
+            let y = g.take_wanted(x);
+            g.add(x, y)
+        });
+        assert_eq!(e, "l0 add: the second operand has Wanted rows, expected All");
+        let e = error(|g, x| {
+            let y = g.take_wanted(x);
+            g.take_wanted(y)
+        });
+        assert_eq!(e, "l0 take_wanted: x has Wanted rows, expected All");
+    }
+
+    #[test]
+    fn the_first_mistake_is_reported() {
+        let e = error(|g, x| {
+            let y = g.softcap(x, -2.0);
+            g.softcap(y, -3.0)
+        });
+        assert!(e.contains("-2"), "{e}");
+    }
+
+    #[test]
+    fn equal_rope_tables_are_kept_once() {
+        let mut g = Builder::new(1);
+        let tables = [10000.0, 500.0, 10000.0].map(|theta| g.rope_table(RopeTable::plain(theta, 8)));
+        assert_eq!(tables, [0, 1, 0]);
     }
 }

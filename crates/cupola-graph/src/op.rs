@@ -12,7 +12,8 @@
 //! - **sum**: as a dot, with a plain addition in place of the fused multiply-add.
 //!
 //! Everything else is one IEEE operation after the other as written, correctly rounded, nothing contracted but the
-//! multiply-adds that are written as fused. `exp` and `tanh` are the polynomials that the CPU backend defines.
+//! multiply-adds that are written as fused. Products are taken from left to right; `x^3` is `x * x * x`. `exp`, `tanh` and
+//! `erf` are the polynomials that the CPU backend defines. The bits of NaNs are not defined.
 //! Outside exact mode a backend may use other orders and lower-precision operands, and documents its error.
 
 use crate::{ValueId, VectorId, WeightId};
