@@ -45,23 +45,30 @@ impl Reference {
         };
         let floats = |name: &str| words(name).into_iter().map(f32::from_le_bytes).collect();
         let ids = |name: &str| words(name).into_iter().map(u32::from_le_bytes).collect();
-        Reference {
-            folder,
-            tokens: ids("input_ids"),
-            logits: floats("logits"),
-            greedy: ids("greedy"),
-            gaps: floats("greedy_gap"),
-        }
+        let (tokens, greedy) = (ids("input_ids"), ids("greedy"));
+        Reference { folder, tokens, logits: floats("logits"), greedy, gaps: floats("greedy_gap") }
     }
 
-    /// The largest difference of any logit, in standard deviations of the expected ones.
-    pub fn error(&self, found: &[f64]) -> f64 {
+    /// The folder, and the GGUF file in it if there is one.
+    pub fn checkpoints(&self) -> Vec<PathBuf> {
+        let gguf = self.folder.join("model.gguf");
+        let both = [self.folder.clone(), gguf];
+        both.into_iter().filter(|path| path.exists()).collect()
+    }
+
+    /// How far logits are off: the largest difference of any, and the root mean square of all, both in standard
+    /// deviations of the expected ones.
+    pub fn error(&self, found: impl IntoIterator<Item = f64>) -> (f64, f64) {
+        let found: Vec<f64> = found.into_iter().collect();
         assert_eq!(found.len(), self.logits.len());
         let n = self.logits.len() as f64;
         let mean = self.logits.iter().map(|v| f64::from(*v)).sum::<f64>() / n;
-        let variance = self.logits.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n;
-        let differences = self.logits.iter().zip(found).map(|(a, b)| (f64::from(*a) - b).abs());
-        // A NaN must not vanish in a maximum.
-        differences.fold(0.0, |a, b| if b > a || b.is_nan() { b } else { a }) / variance.sqrt()
+        let spread = (self.logits.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / n).sqrt();
+        let differences = self.logits.iter().zip(found).map(|(a, b)| (f64::from(*a) - b).abs() / spread);
+        let (largest, squares) = differences.fold((0.0, 0.0), |(largest, squares), d| {
+            // A NaN must not vanish in the maximum.
+            (if d > largest || d.is_nan() { d } else { largest }, squares + d * d)
+        });
+        (largest, (squares / n).sqrt())
     }
 }
