@@ -7,6 +7,7 @@ use cupola_formats::Checkpoint;
 use cupola_graph::{
     Activation, Attention, Builder, KvLayer, Norm, NormKind, Program, RopeStyle, RopeTable, ValueId, VectorId, WeightId,
 };
+use std::sync::Arc;
 
 /// A decoder-only transformer: embedding, layers of attention and gated feed-forward with residuals, norm, logits.
 ///
@@ -42,8 +43,8 @@ pub(crate) struct Decoder {
 /// What one layer has for itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
-    /// Its rotary frequencies; absent: positions play no role.
-    pub rope: Option<RopeTable>,
+    /// Its rotary frequencies, most often those of other layers too; absent: positions play no role.
+    pub rope: Option<Arc<RopeTable>>,
     /// Keys that a query sees, itself included; absent: all.
     pub window: Option<usize>,
 }
@@ -188,7 +189,7 @@ impl Decoder {
         let g: &mut Builder = &mut w.builder;
         let Layer { rope, window } = &self.layers[i];
         if let Some(table) = rope {
-            let table = g.rope_table(table.clone());
+            let table = g.rope_table(RopeTable::clone(table));
             q = g.rope(q, a.key_dim, a.rope_style, table);
             k = g.rope(k, a.key_dim, a.rope_style, table);
         }

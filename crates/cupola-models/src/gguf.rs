@@ -7,6 +7,7 @@ use cupola_formats::config::{LongRope, RopeKind, RopeParameters, Yarn};
 use cupola_formats::gguf::Metadata;
 use cupola_formats::{Checkpoint, Dtype, KeyError};
 use cupola_graph::{Activation, RopeStyle, RopeTable};
+use std::sync::Arc;
 
 /// Metadata and the checkpoint that it describes.
 pub(crate) struct GgufModel<'c> {
@@ -69,7 +70,7 @@ impl GgufModel<'_> {
             logit_softcap: None,
             names,
         };
-        let table = self.rope(&decoder)?;
+        let table = Arc::new(self.rope(&decoder)?);
         decoder.layers.iter_mut().for_each(|layer| layer.rope = Some(table.clone()));
         Ok(decoder)
     }

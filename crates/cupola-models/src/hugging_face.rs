@@ -6,6 +6,7 @@ use crate::{ModelError, rope};
 use cupola_formats::Checkpoint;
 use cupola_formats::config::{HfConfig, RopeKind};
 use cupola_graph::{Activation, RopeStyle, RopeTable};
+use std::sync::Arc;
 
 /// Type of the layers that attend to everything before them.
 pub const FULL: &str = "full_attention";
@@ -108,14 +109,14 @@ impl HuggingFace<'_> {
 
     /// The rotary frequencies of one type of layers. Where they hold for a shorter context only, the decoder's context
     /// is shortened.
-    pub fn rope(&self, decoder: &mut Decoder, layer_type: &str, theta: f64) -> Result<RopeTable, ModelError> {
+    pub fn rope(&self, decoder: &mut Decoder, layer_type: &str, theta: f64) -> Result<Arc<RopeTable>, ModelError> {
         let parameters = self.config.rope(layer_type, theta)?;
         if let RopeKind::Dynamic { original_context, .. } = parameters.kind {
             decoder.context_length = decoder.context_length.min(original_context as usize);
         }
         // Rounded down, as transformers does.
         let dim = (decoder.attention.key_dim as f64 * parameters.partial_rotary_factor) as usize;
-        Ok(rope::table(&parameters, dim)?)
+        Ok(Arc::new(rope::table(&parameters, dim)?))
     }
 
     /// Gives layers a window: those that `layer_types` calls sliding, or without such a list those that `slides` picks.

@@ -8,6 +8,7 @@ use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace, SLIDING};
 use crate::{ModelError, rope};
 use cupola_formats::config::{HfConfig, RopeKind, RopeParameters};
+use std::sync::Arc;
 
 pub(super) const FAMILY: Family =
     Family { name: "gemma3", model_types: &["gemma3_text", "gemma3"], hugging_face, gguf: Some(("gemma3", gguf)) };
@@ -41,7 +42,7 @@ fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
         m.windows(&mut decoder, window, PATTERN)?;
         let theta = m.optional_f64("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA);
         let local = RopeParameters { theta, partial_rotary_factor: 1.0, kind: RopeKind::Default };
-        let local = rope::table(&local, m.rotary_dim(&decoder)?)?;
+        let local = Arc::new(rope::table(&local, m.rotary_dim(&decoder)?)?);
         for layer in decoder.layers.iter_mut().filter(|layer| layer.window.is_some()) {
             layer.rope = Some(local.clone());
         }
