@@ -1,0 +1,11 @@
+//! The parts of measurements.
+
+mod memory;
+mod speed;
+mod statistics;
+mod synthetic;
+
+pub use memory::peak as peak_memory;
+pub use speed::{Phase, Work, measure};
+pub use statistics::Summary;
+pub use synthetic::{RandomWeights, Shape};

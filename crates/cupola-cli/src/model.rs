@@ -1,0 +1,148 @@
+//! What a user means by MODEL, and how it becomes an engine.
+
+use crate::args::{ComputeArgs, HubArgs, SamplingArgs};
+use crate::failure::{Failure, Result};
+use crate::{embedded, terminal};
+use cupola::{Engine, EngineOptions, GenerateOptions, Sampling, SessionOptions};
+use cupola_formats::Checkpoint;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where a model is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Model {
+    /// In this program.
+    Embedded,
+    /// On disk.
+    Path(PathBuf),
+    /// On the hub: `org/name`.
+    Hub(String),
+}
+
+impl Model {
+    /// What the text means. A path that exists comes first, then the embedded model's name, then names on the hub.
+    pub fn named(name: &str) -> Result<Model> {
+        let path = Path::new(name);
+        if path.exists() {
+            return Ok(Model::Path(path.into()));
+        }
+        if name == embedded::NAME {
+            return Ok(Model::Embedded);
+        }
+        if is_hub_name(name) {
+            return Ok(Model::Hub(name.into()));
+        }
+        Err(Failure::new(format!(
+            "there is no file or folder \"{name}\". A model is a folder with a Hugging Face checkpoint, a GGUF file, a \
+             name on the hub such as Qwen/Qwen3-0.6B, or \"{}\"",
+            embedded::NAME
+        )))
+    }
+
+    /// The checkpoint, fetched first if it is on the hub.
+    pub fn open(&self, hub: &HubArgs) -> Result<Checkpoint> {
+        match self {
+            Model::Embedded => Ok(embedded::open()?),
+            Model::Path(path) => Ok(Checkpoint::open(path)?),
+            Model::Hub(name) => Ok(Checkpoint::open(hub.fetch(name)?)?),
+        }
+    }
+}
+
+/// Opens a checkpoint that must be on disk.
+pub fn open_path(path: &Path) -> Result<Checkpoint> {
+    if !path.exists() {
+        return Err(Failure::new(format!("there is no file or folder {}", path.display())));
+    }
+    Ok(Checkpoint::open(path)?)
+}
+
+/// `org/name`, in the characters that the hub allows.
+fn is_hub_name(text: &str) -> bool {
+    let part = |p: &str| {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+        p.starts_with(|c: char| c.is_ascii_alphanumeric()) && p.len() <= 96 && p.chars().all(allowed)
+    };
+    // Somebody who writes an extension means a file, and should be told that it is not there.
+    let file = [".gguf", ".safetensors", ".json"].iter().any(|end| text.ends_with(end));
+    !file && text.split_once('/').is_some_and(|(org, name)| part(org) && part(name))
+}
+
+/// Work that takes longer than this shows how far it has come.
+const QUIET: Duration = Duration::from_millis(400);
+
+/// Loads a model onto its devices.
+pub fn load(checkpoint: &Checkpoint, compute: &ComputeArgs, context: Option<usize>, profile: bool) -> Result<Engine> {
+    let options = EngineOptions {
+        device: compute.device.device.clone(),
+        backend: compute.device.options(compute.threads, profile),
+        context,
+        ..EngineOptions::default()
+    };
+    let start = Instant::now();
+    let bar = terminal::bytes_bar("Loading", None);
+    let engine = Engine::load_checkpoint(checkpoint, &options, &mut |progress| {
+        if start.elapsed() > QUIET {
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+        }
+    });
+    bar.finish_and_clear();
+    let engine = engine?;
+    for note in engine.loaded().iter().flat_map(|l| &l.notes) {
+        terminal::note(&format!("note: {note}"));
+    }
+    Ok(engine)
+}
+
+impl SamplingArgs {
+    /// The model's recommendation with what the user changed.
+    pub fn session(&self, recommended: &Sampling) -> SessionOptions {
+        let mut sampling = recommended.clone();
+        let set = |to: &mut f32, value: Option<f32>| *to = value.unwrap_or(*to);
+        set(&mut sampling.temperature, self.temp);
+        set(&mut sampling.top_p, self.top_p);
+        set(&mut sampling.min_p, self.min_p);
+        set(&mut sampling.repetition_penalty, self.repeat_penalty);
+        set(&mut sampling.presence_penalty, self.presence_penalty);
+        set(&mut sampling.frequency_penalty, self.frequency_penalty);
+        sampling.top_k = self.top_k.unwrap_or(sampling.top_k);
+        sampling.logit_bias.extend(self.logit_bias.iter().copied());
+        SessionOptions {
+            sampling,
+            seed: self.seed,
+            stop: self.stop.clone(),
+            ignore_eos: self.ignore_eos,
+            ..SessionOptions::default()
+        }
+    }
+
+    /// What holds for one reply. Ctrl-C cancels it.
+    pub fn generate(&self) -> GenerateOptions {
+        GenerateOptions { max_tokens: self.max_tokens, cancel: crate::interrupt::token(), ..GenerateOptions::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_the_hub() {
+        for good in ["Qwen/Qwen3-0.6B", "a/b", "HuggingFaceTB/SmolLM2-135M-Instruct", "org/name.v2"] {
+            assert!(is_hub_name(good), "{good}");
+        }
+        for bad in ["", "a", "/a", "a/", "a/b/c", "./a", "../a", "a/..", "a b/c", "a/b.gguf", "~/a", "a/-b", "a\\b"] {
+            assert!(!is_hub_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_exists_comes_first() {
+        let here = env!("CARGO_MANIFEST_DIR");
+        assert_eq!(Model::named(here).unwrap(), Model::Path(here.into()));
+        assert_eq!(Model::named("embedded").unwrap(), Model::Embedded);
+        assert_eq!(Model::named("no-such-org/model").unwrap(), Model::Hub("no-such-org/model".into()));
+        assert!(Model::named("missing.gguf").is_err());
+    }
+}
