@@ -7,13 +7,13 @@ use crate::sampler::Sampling;
 use crate::scheduler::{Active, Job, Scheduler, Wanted};
 use crate::session::{GenerateOptions, Session, SessionOptions};
 use crate::text::{Chat, Text};
-use crate::{CancelToken, EngineError};
+use crate::{CancelToken, EngineError, StepError};
 use cupola_backend::{DeviceChoice, Options};
 use cupola_formats::tokenizer::Tokenizer;
 use cupola_graph::BLOCK_TOKENS;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Context if none is asked for, where the model allows it: enough for long conversations, and on a model of 8 billion
 /// parameters still only about a gigabyte of cache.
@@ -72,6 +72,8 @@ pub struct Engine {
 struct Shared {
     scheduler: Scheduler,
     cache: Mutex<KvCache>,
+    /// Why the device could not give the cache all the room that it may have.
+    out_of_memory: OnceLock<StepError>,
     shape: RunnerShape,
     text: Result<Text, String>,
     stop_tokens: Vec<u32>,
@@ -118,7 +120,8 @@ impl Engine {
         let shape = runner.shape();
         let scheduler = Scheduler::new(runner, options.step_rows);
         let cache = Mutex::new(KvCache::new(least, limit));
-        let shared = Shared { scheduler, cache, shape, text, stop_tokens, sampling, context, loaded };
+        let out_of_memory = OnceLock::new();
+        let shared = Shared { scheduler, cache, out_of_memory, shape, text, stop_tokens, sampling, context, loaded };
         Ok(Engine { shared: Arc::new(shared) })
     }
 
@@ -227,14 +230,13 @@ impl Engine {
 
     /// Makes room for `more` tokens, growing the device's cache if it has to.
     fn extend(&self, sequence: &mut Sequence, more: usize) -> Result<(), EngineError> {
-        let mut out_of_memory = None;
         loop {
             let mut cache = self.cache();
             match cache.extend(sequence, more) {
                 Ok(()) => return Ok(()),
                 Err(Shortage::Full) => {
                     let full = EngineError::CacheFull { limit: cache.limit() };
-                    return Err(out_of_memory.map_or(full, EngineError::from));
+                    return Err(self.shared.out_of_memory.get().cloned().map_or(full, EngineError::Step));
                 }
                 Err(Shortage::Grow(blocks)) => {
                     // Growing waits for the step that is running: others must be able to use the cache meanwhile.
@@ -242,8 +244,9 @@ impl Engine {
                     match self.shared.scheduler.with_runner(|runner| runner.reserve(blocks))? {
                         Ok(()) => self.cache().grown(blocks),
                         Err(error) => {
+                            // What is cached for later may still make room for this sequence.
                             self.cache().cannot_grow();
-                            out_of_memory = Some(error);
+                            let _ = self.shared.out_of_memory.set(error.into());
                         }
                     }
                 }

@@ -38,7 +38,7 @@ pub struct Loaded {
 
 /// Every kind of device that this build knows.
 pub fn registry() -> Registry {
-    Registry::new(vec![])
+    Registry::new(vec![Box::new(cupola_cpu::CpuProvider)])
 }
 
 impl Engine {

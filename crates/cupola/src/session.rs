@@ -43,8 +43,7 @@ pub struct GenerateOptions {
 /// What to reply to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Prompt {
-    /// A text to continue. Begin-of-text is added if the model wants it, and special tokens that the text spells become
-    /// tokens: for text that others wrote, use a [`Chat`] or encode it.
+    /// A text to continue, see [`Text::encode_prompt`](crate::Text::encode_prompt).
     Text(String),
     /// Tokens to continue, as they are.
     Tokens(Vec<u32>),

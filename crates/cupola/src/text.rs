@@ -106,10 +106,13 @@ impl Text {
         &self.sources
     }
 
-    /// The tokens of a prompt that is not a conversation. Begin-of-text is added if the model wants it. Special tokens
-    /// that the text spells become tokens, so this is not for text that others wrote; see [`Text::render`].
+    /// The tokens of a text to continue. Begin-of-text comes first if the model wants it and the text does not have it;
+    /// end-of-text, which some tokenizers append, is left out. Special tokens that the text spells become tokens: for
+    /// text that others wrote, use a [`Chat`].
     pub fn encode_prompt(&self, text: &str) -> Result<Vec<u32>, EngineError> {
-        Ok(self.tokenizer.encode_prompt(text, Specials::Parse)?)
+        let tokens = self.tokenizer.encode(text, Specials::Parse)?;
+        let prefix = self.tokenizer.prefix();
+        Ok(if tokens.starts_with(prefix) { tokens } else { [prefix, &tokens].concat() })
     }
 
     /// A conversation as the model's template writes it. Special tokens are those that the template wrote: the ones that

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use cupola::{Chat, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions, Sampling, SessionOptions};
+use cupola::{
+    Chat, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions, Sampling, SessionOptions,
+};
 use cupola::{SamplingError, StepError, message};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -49,8 +51,11 @@ fn trap_05_characters_stream_as_they_complete() {
 #[test]
 fn trap_07_every_stop_token_of_the_model_ends_a_reply() {
     for eos in [5, 6] {
-        let engine =
-            Fake::script(258, 1, &[72, 105, eos, 33]).engine_with(&EngineOptions::default(), Ok(byte_text()), vec![5, 6]);
+        let engine = Fake::script(258, 1, &[72, 105, eos, 33]).engine_with(
+            &EngineOptions::default(),
+            Ok(byte_text()),
+            vec![5, 6],
+        );
         let (reply, _) = streamed(&engine, greedy(), 100);
         assert_eq!((reply.finish, reply.text.as_str(), reply.usage.reply_tokens), (FinishReason::Stop, "Hi", 2));
         // A stop token of the session adds to them, it does not replace them.
@@ -160,7 +165,9 @@ fn context_edges() {
             assert_eq!((room.finish, room.tokens.len()), (FinishReason::ContextFull, 1), "context {context}");
         }
         let error = engine.session(greedy()).unwrap().generate(vec![65; context + 1], &up_to(1), quiet).unwrap_err();
-        assert!(matches!(error, EngineError::PromptTooLong { tokens, context: c } if tokens == context + 1 && c == context));
+        assert!(
+            matches!(error, EngineError::PromptTooLong { tokens, context: c } if tokens == context + 1 && c == context)
+        );
         let message = error.to_string();
         assert!(message.contains(&(context + 1).to_string()) && message.contains(&context.to_string()), "{message}");
     }

@@ -157,8 +157,9 @@ fn trap_27_cancelling_from_another_thread_stops_within_a_step() {
 
 #[test]
 fn trap_27_cancelling_during_the_prompt_keeps_what_was_done() {
-    let engine =
-        Fake::chaos(50).pause(Duration::from_millis(5)).engine(&EngineOptions { step_rows: 10, ..EngineOptions::default() });
+    let engine = Fake::chaos(50)
+        .pause(Duration::from_millis(5))
+        .engine(&EngineOptions { step_rows: 10, ..EngineOptions::default() });
     let mut session = engine.session(greedy()).unwrap();
     let options = up_to(5);
     let cancelled = session.generate(prompt(95, 0), &options, |event| {

@@ -1,7 +1,9 @@
 //! A stand-in for a model, and a byte-level tokenizer.
 #![allow(dead_code, reason = "each test file uses a part of this")]
 
-use cupola::{CancelToken, Engine, EngineOptions, EngineParts, Event, GenerateOptions, Reply, Sampling, SessionOptions};
+use cupola::{
+    CancelToken, Engine, EngineOptions, EngineParts, Event, GenerateOptions, Reply, Sampling, SessionOptions,
+};
 use cupola::{RunnerShape, StepRunner, Text};
 use cupola_backend::BackendError;
 use cupola_formats::template::TemplateSources;
@@ -75,7 +77,8 @@ impl Fake {
     /// Logits that look random and depend on every token of the sequence and its place.
     pub fn chaos(vocab: usize) -> Fake {
         Fake::new(vocab, move |tokens| {
-            let hash = tokens.iter().fold(17u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3).rotate_left(23));
+            let hash =
+                tokens.iter().fold(17u64, |h, t| (h ^ u64::from(*t)).wrapping_mul(0x100_0000_01b3).rotate_left(23));
             let mut rng = cupola::Rng::new(hash);
             (0..vocab).map(|_| rng.next_f64() as f32 * 10.0).collect()
         })
@@ -184,7 +187,7 @@ pub fn byte_tokenizer() -> Tokenizer {
         "version": "1.0",
         "added_tokens": [added(256, "<|im_start|>"), added(257, "<|im_end|>")],
         "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
-        "decoder": {"type": "ByteLevel"},
+        "decoder": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
         "model": {"type": "BPE", "vocab": vocab, "merges": []},
     });
     Tokenizer::from_json(json.to_string().as_bytes(), &TokenizerConfig::default()).unwrap()
