@@ -3,6 +3,7 @@
 mod attention;
 mod backend;
 mod cache;
+pub mod ceilings;
 mod executor;
 mod lanes;
 pub mod math;

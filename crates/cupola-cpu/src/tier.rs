@@ -101,15 +101,18 @@ impl Tier {
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             Level::Scalar => kernel.run(Scalar),
-            // SAFETY (each): a Tier exists only if its instructions do.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: a Tier exists only if its instructions do.
             Level::Avx2 => unsafe { Avx2::new() }.run(kernel),
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Level::Avx512 => unsafe { Avx512::<false>::new() }.run(kernel),
             // Only the products of BF16 differ from Avx512: the rest need not be compiled twice.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Level::Avx512Bf16 if K::BF16_DOT => unsafe { Avx512::<true>::new() }.run(kernel),
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Level::Avx512Bf16 => unsafe { Avx512::<false>::new() }.run(kernel),
         }
     }

@@ -6,7 +6,7 @@
 use super::exact::exact_position;
 use crate::memory::{Buffer, Line, OutOfMemory};
 use crate::pool::Pool;
-use crate::simd::{Kernel, Simd};
+use crate::simd::{Kernel, MAX_TILE, Simd};
 use crate::tier::Tier;
 
 /// Rows are padded with zeros to this: the largest unit of any format.
@@ -94,7 +94,7 @@ impl Activations {
         let fill = |group: usize, record: &mut [Line]| {
             let rows = self.rows_of(group);
             let x = &x[rows.start * n_in..rows.end * n_in];
-            tier.run(Fill { x, rows: rows.len(), k: self.k, tile, parts: &self.parts, record: words_of_mut(record) });
+            self.fill(tier, x, rows.len(), words_of_mut(record));
         };
         if rows * n_in < SERIAL {
             for (group, record) in memory[..lines].chunks_exact_mut(self.record).enumerate() {
@@ -105,6 +105,20 @@ impl Activations {
         }
         self.memory = memory;
         Ok(())
+    }
+
+    /// Writes the record of a group of `rows` rows.
+    fn fill(&self, tier: Tier, x: &[f32], rows: usize, record: &mut [u32]) {
+        let (k, tile, parts) = (self.k, self.tile, &self.parts[..]);
+        match rows {
+            1 => tier.run(Fill::<1> { x, k, tile, parts, record }),
+            2 => tier.run(Fill::<2> { x, k, tile, parts, record }),
+            3 => tier.run(Fill::<3> { x, k, tile, parts, record }),
+            4 => tier.run(Fill::<4> { x, k, tile, parts, record }),
+            5 => tier.run(Fill::<5> { x, k, tile, parts, record }),
+            MAX_TILE => tier.run(Fill::<6> { x, k, tile, parts, record }),
+            _ => unreachable!("no group has more rows than the largest tile"),
+        }
     }
 
     /// Number of groups.
@@ -145,7 +159,7 @@ fn words_of_mut(lines: &mut [Line]) -> &mut [u32] {
 
 /// 32 activations as integers: `x` is about `scale * codes`, with an error of at most `scale / 2` (and rounding).
 pub(crate) struct Quantised {
-    pub codes: [u32; 8],
+    pub codes: [u8; 32],
     pub scale: f32,
     /// Sums of the first and last 16 codes.
     pub sums: [i32; 2],
@@ -172,18 +186,14 @@ pub(crate) fn quantise(x: &[f32; 32]) -> Quantised {
     const MAGIC: f32 = 12_582_912.0;
     let mut q = [0i32; 32];
     // The codes of a bad block are of no consequence, but must not overflow sums.
-    let x = if scale.is_nan() { &[0.0; 32] } else { x };
+    let mask = if scale.is_nan() { 0 } else { !0 };
     for (q, v) in q.iter_mut().zip(x) {
-        *q = (v * inverse + MAGIC).to_bits() as i32 - MAGIC.to_bits() as i32;
+        *q = ((v * inverse + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32) & mask;
     }
-    let mut sums = [0i32; 2];
-    for i in 0..16 {
-        sums[0] += q[i];
-        sums[1] += q[16 + i];
-    }
-    let mut codes = [0u32; 8];
-    for (i, code) in codes.iter_mut().enumerate() {
-        *code = u32::from_le_bytes([q[4 * i] as u8, q[4 * i + 1] as u8, q[4 * i + 2] as u8, q[4 * i + 3] as u8]);
+    let sums = [q[..16].iter().sum(), q[16..].iter().sum()];
+    let mut codes = [0u8; 32];
+    for (code, q) in codes.iter_mut().zip(q) {
+        *code = q as u8;
     }
     Quantised { codes, scale, sums }
 }
@@ -195,92 +205,126 @@ fn bf16_bits(v: f32) -> u32 {
     if v.is_nan() { bits >> 16 | 64 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
-/// Writes the record of one group. Plain Rust, which the compiler vectorises for the tier that runs it.
-struct Fill<'a> {
+/// Writes the record of one group of `T` rows. Plain Rust, which the compiler vectorises for the tier that runs it.
+struct Fill<'a, const T: usize> {
     x: &'a [f32],
-    rows: usize,
     k: usize,
     tile: usize,
     parts: &'a [(Part, usize)],
     record: &'a mut [u32],
 }
 
-impl Kernel for Fill<'_> {
+impl<const T: usize> Kernel for Fill<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        let n_in = self.x.len() / self.rows;
-        let quantised = self.parts.iter().any(|(p, _)| *p == Part::Codes);
-        for (t, row) in self.x.chunks_exact(n_in).enumerate() {
-            for b in 0..self.k / 32 {
-                let mut padded = [0.0f32; 32];
-                let x: &[f32; 32] = match row.get(32 * b..).and_then(|rest| rest.first_chunk()) {
-                    Some(whole) => whole,
-                    None => {
-                        let rest = row.get(32 * b..).unwrap_or(&[]);
-                        padded[..rest.len()].copy_from_slice(rest);
-                        &padded
-                    }
-                };
-                let q = if quantised { quantise(x) } else { Quantised { codes: [0; 8], scale: 0.0, sums: [0; 2] } };
-                for &(part, at) in self.parts {
-                    let out = &mut self.record[at * self.tile..][..part.words(self.k) * self.rows];
-                    put(part, out, Place { b, t, rows: self.rows, blocks: self.k / 32 }, x, &q);
-                }
+    fn run<S: Simd>(mut self, _: S) {
+        for &(part, at) in self.parts {
+            match part {
+                Part::Codes => self.integers(at),
+                // Written with the codes.
+                Part::Scales | Part::Offsets { .. } | Part::Sums { .. } => {}
+                Part::Bf16 => self.bf16(at),
+                Part::F32 => self.floats(at),
+                Part::Exact => self.exact(at),
             }
         }
     }
 }
 
-/// Block `b` of `blocks`, of row `t` of `rows`.
-struct Place {
-    b: usize,
-    t: usize,
-    rows: usize,
-    blocks: usize,
+/// Block `b` of a row, with zeros after its end.
+#[inline(always)]
+fn block(row: &[f32], b: usize) -> [f32; 32] {
+    let rest = row.get(32 * b..).unwrap_or(&[]);
+    if let Some(whole) = rest.first_chunk() {
+        return *whole;
+    }
+    let mut padded = [0.0; 32];
+    padded[..rest.len()].copy_from_slice(rest);
+    padded
 }
 
-/// Writes one block of one row into a part.
-#[inline(always)]
-fn put(part: Part, out: &mut [u32], at: Place, x: &[f32; 32], q: &Quantised) {
-    let Place { b, t, rows, blocks } = at;
-    match part {
-        Part::Codes => {
-            let out = &mut out[8 * b * rows..][..8 * rows];
-            for (i, code) in q.codes.iter().enumerate() {
-                out[i * rows + t] = *code;
+impl<'a, const T: usize> Fill<'a, T> {
+    /// The rows, each `n_in` long.
+    #[inline(always)]
+    fn rows(&self) -> impl Iterator<Item = (usize, &'a [f32])> + use<'a, T> {
+        self.x.chunks_exact(self.x.len() / T).enumerate()
+    }
+
+    /// A part that starts at `at`, as words of `T` rows.
+    #[inline(always)]
+    fn part(&mut self, part: Part, at: usize) -> &mut [[u32; T]] {
+        self.record[at * self.tile..][..part.words(self.k) * T].as_chunks_mut().0
+    }
+
+    /// Codes, their scales, and corrections.
+    #[inline(always)]
+    fn integers(&mut self, codes_at: usize) {
+        let parts = self.parts;
+        for (t, row) in self.rows() {
+            for b in 0..self.k / 32 {
+                let q = quantise(&block(row, b));
+                let codes = &mut self.part(Part::Codes, codes_at)[8 * b..][..8];
+                for (out, code) in codes.iter_mut().zip(q.codes.as_chunks().0) {
+                    out[t] = u32::from_le_bytes(*code);
+                }
+                let sum = q.sums[0] + q.sums[1];
+                for &(part, at) in parts {
+                    match part {
+                        Part::Scales => self.part(part, at)[b][t] = q.scale.to_bits(),
+                        Part::Offsets { group: 16, offset } => {
+                            let out = &mut self.part(part, at)[2 * b..][..2];
+                            out[0][t] = (-i32::from(offset) * q.sums[0]) as u32;
+                            out[1][t] = (-i32::from(offset) * q.sums[1]) as u32;
+                        }
+                        Part::Offsets { offset, .. } => {
+                            self.part(part, at)[b][t] = (-i32::from(offset) * sum) as u32;
+                        }
+                        Part::Sums { group: 16 } => {
+                            let out = &mut self.part(part, at)[2 * b..][..2];
+                            out[0][t] = (q.scale * q.sums[0] as f32).to_bits();
+                            out[1][t] = (q.scale * q.sums[1] as f32).to_bits();
+                        }
+                        Part::Sums { .. } => self.part(part, at)[b][t] = (q.scale * sum as f32).to_bits(),
+                        Part::Codes | Part::Bf16 | Part::F32 | Part::Exact => {}
+                    }
+                }
             }
         }
-        Part::Scales => out[b * rows + t] = q.scale.to_bits(),
-        Part::Offsets { group: 16, offset } => {
-            for (h, sum) in q.sums.iter().enumerate() {
-                out[(2 * b + h) * rows + t] = (-i32::from(offset) * sum) as u32;
+    }
+
+    #[inline(always)]
+    fn bf16(&mut self, at: usize) {
+        for (t, row) in self.rows() {
+            for (b, out) in self.part(Part::Bf16, at).as_chunks_mut::<16>().0.iter_mut().enumerate() {
+                let x = block(row, b);
+                for i in 0..16 {
+                    out[i][t] = bf16_bits(x[2 * i]) | bf16_bits(x[2 * i + 1]) << 16;
+                }
             }
         }
-        Part::Offsets { offset, .. } => {
-            out[b * rows + t] = (-i32::from(offset) * (q.sums[0] + q.sums[1])) as u32;
-        }
-        Part::Sums { group: 16 } => {
-            for (h, sum) in q.sums.iter().enumerate() {
-                out[(2 * b + h) * rows + t] = (q.scale * *sum as f32).to_bits();
+    }
+
+    #[inline(always)]
+    fn floats(&mut self, at: usize) {
+        for (t, row) in self.rows() {
+            for (b, out) in self.part(Part::F32, at).as_chunks_mut::<32>().0.iter_mut().enumerate() {
+                let x = block(row, b);
+                for i in 0..32 {
+                    out[i][t] = x[i].to_bits();
+                }
             }
         }
-        Part::Sums { .. } => out[b * rows + t] = (q.scale * (q.sums[0] + q.sums[1]) as f32).to_bits(),
-        Part::Bf16 => {
-            let out = &mut out[16 * b * rows..][..16 * rows];
-            for i in 0..16 {
-                out[i * rows + t] = bf16_bits(x[2 * i]) | bf16_bits(x[2 * i + 1]) << 16;
-            }
-        }
-        Part::F32 => {
-            let out = &mut out[32 * b * rows..][..32 * rows];
-            for (i, v) in x.iter().enumerate() {
-                out[i * rows + t] = v.to_bits();
-            }
-        }
-        Part::Exact => {
-            for (i, v) in x.iter().enumerate() {
-                out[exact_position(32 * b + i, blocks) * rows + t] = v.to_bits();
+    }
+
+    #[inline(always)]
+    fn exact(&mut self, at: usize) {
+        let blocks = self.k / 32;
+        for (t, row) in self.rows() {
+            let out = self.part(Part::Exact, at);
+            for b in 0..blocks {
+                for (l, v) in block(row, b).iter().enumerate() {
+                    out[exact_position(32 * b + l, blocks)][t] = v.to_bits();
+                }
             }
         }
     }
@@ -291,7 +335,7 @@ mod tests {
     use super::*;
 
     fn codes(q: &Quantised) -> Vec<i8> {
-        q.codes.iter().flat_map(|w| w.to_le_bytes()).map(|b| b as i8).collect()
+        q.codes.iter().map(|b| *b as i8).collect()
     }
 
     #[test]
@@ -302,7 +346,7 @@ mod tests {
         let q = quantise(&x);
         assert_eq!(q.scale, 1.0);
         assert_eq!(codes(&q)[..6], [127, -127, 0, 2, -2, 3]);
-        assert_eq!(q.sums, [127 - 127 + 2 - 2 + 3, 9]);
+        assert_eq!(q.sums, [3, 9]);
     }
 
     #[test]

@@ -9,6 +9,9 @@
 //! | `exact` | exact mode |
 //! | `output` | bias, and storing or adding |
 
+// Kernels index several arrays with one counter, within bounds that differ from tier to tier.
+#![allow(clippy::needless_range_loop)]
+
 mod activations;
 mod arithmetic;
 mod bits;

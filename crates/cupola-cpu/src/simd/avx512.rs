@@ -3,6 +3,7 @@
 use super::{Kernel, Simd};
 use crate::memory::Line;
 use std::arch::x86_64::*;
+use std::mem::transmute;
 
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512<const BF16: bool>(());
@@ -154,7 +155,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
             unreachable!("no BF16 instruction");
         }
         // The casts keep the bits: 32 BF16 numbers have no conversion intrinsic from integers.
-        unsafe { _mm512_dpbf16_ps(acc, std::mem::transmute(w), std::mem::transmute(x)) }
+        unsafe { _mm512_dpbf16_ps(acc, transmute::<__m512i, __m512bh>(w), transmute::<__m512i, __m512bh>(x)) }
     }
 
     #[inline(always)]
