@@ -72,8 +72,12 @@ impl Checkpoint {
     /// # Errors
     /// The bytes are damaged.
     pub fn from_static(bytes: &'static [u8], name: &str) -> Result<Checkpoint, FormatError> {
-        let contents = Contents::Gguf(Gguf::from_static(bytes, name)?);
-        Ok(Checkpoint { path: name.into(), contents, generation: None })
+        Checkpoint::of_gguf(name.into(), Gguf::from_static(bytes, name)?)
+    }
+
+    fn of_gguf(path: PathBuf, gguf: Gguf) -> Result<Checkpoint, FormatError> {
+        let generation = GenerationConfig::from_gguf(gguf.metadata())?;
+        Ok(Checkpoint { path, contents: Contents::Gguf(gguf), generation })
     }
 
     /// A file by itself: the configs beside a safetensors file are not read, since nothing says that they belong to it.
@@ -84,7 +88,7 @@ impl Checkpoint {
                 Contents::Safetensors { files: Safetensors::open_index(path)?, config: None }
             }
             // Whatever its name: the file itself says that it is GGUF.
-            _ => Contents::Gguf(Gguf::open(path)?),
+            _ => return Checkpoint::of_gguf(path.into(), Gguf::open(path)?),
         };
         Ok(Checkpoint { path: path.into(), contents, generation: None })
     }
@@ -96,8 +100,7 @@ impl Checkpoint {
             // With a config, a GGUF file beside it is an extra.
             found if safetensors && (found.is_empty() || folder.join(CONFIG).is_file()) => {}
             [only] => {
-                let contents = Contents::Gguf(Gguf::open(only)?);
-                return Ok(Checkpoint { path: folder.into(), contents, generation: None });
+                return Checkpoint::of_gguf(folder.into(), Gguf::open(only)?);
             }
             [] if pickled => {
                 return Err(error(
@@ -169,7 +172,7 @@ impl Checkpoint {
         }
     }
 
-    /// What `generation_config.json` says; `None` if there is none.
+    /// What `generation_config.json`, or GGUF metadata in its stead, says; `None` if neither does.
     pub fn generation_config(&self) -> Option<&GenerationConfig> {
         self.generation.as_ref()
     }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use super::HfConfig;
-use crate::error::FormatError;
+use crate::error::{FormatError, KeyError};
+use crate::gguf::Metadata;
 
 /// What a model's makers recommend for generation. `None` is "not said".
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -46,5 +47,24 @@ impl GenerationConfig {
             repetition_penalty: values.optional_f32("repetition_penalty")?,
             max_new_tokens: values.optional_u32("max_new_tokens")?,
         })
+    }
+
+    /// From the keys `general.sampling.*` of GGUF metadata; `None` if there are none. Temperature 0 stands for greedy.
+    ///
+    /// # Errors
+    /// A value has the wrong type.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Option<GenerationConfig>, KeyError> {
+        let number = |name: &str| metadata.optional_f32(&format!("general.sampling.{name}"));
+        // A negative number stands for all tokens, as 0 does.
+        let top_k = metadata.get("general.sampling.top_k").and_then(|value| value.as_integer());
+        let config = GenerationConfig {
+            temperature: number("temp")?,
+            top_k: top_k.and_then(|k| k.max(0).try_into().ok()),
+            top_p: number("top_p")?,
+            min_p: number("min_p")?,
+            repetition_penalty: number("penalty_repeat")?,
+            ..GenerationConfig::default()
+        };
+        Ok(Some(config).filter(|config| *config != GenerationConfig::default()))
     }
 }
