@@ -157,47 +157,6 @@ fn words_of_mut(lines: &mut [Line]) -> &mut [u32] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), lines.len() * 16) }
 }
 
-/// 32 activations as integers: `x` is about `scale * codes`, with an error of at most `scale / 2` (and rounding).
-pub(crate) struct Quantised {
-    pub codes: [u8; 32],
-    pub scale: f32,
-    /// Sums of the first and last 16 codes.
-    pub sums: [i32; 2],
-}
-
-/// Scale: the largest magnitude over 127. Blocks below 1e-36 count as zeros, since their scale has no inverse; a block with an infinity or
-/// a NaN gets the scale NaN, so that all its products are NaN.
-#[inline(always)]
-pub(crate) fn quantise(x: &[f32; 32]) -> Quantised {
-    // As integers, magnitudes have the order of their values, and NaN is greatest.
-    let mut top = 0u32;
-    for v in x {
-        top = top.max(v.to_bits() & 0x7fff_ffff);
-    }
-    let top = f32::from_bits(top);
-    let (scale, inverse) = if !top.is_finite() {
-        (f32::NAN, 0.0)
-    } else if top < 1e-36 {
-        (0.0, 0.0)
-    } else {
-        (top / 127.0, 127.0 / top)
-    };
-    // Adding 1.5 * 2^23 leaves the nearest integer, ties to even, in the low bits.
-    const MAGIC: f32 = 12_582_912.0;
-    let mut q = [0i32; 32];
-    // The codes of a bad block are of no consequence, but must not overflow sums.
-    let mask = if scale.is_nan() { 0 } else { !0 };
-    for (q, v) in q.iter_mut().zip(x) {
-        *q = ((v * inverse + MAGIC).to_bits() as i32).wrapping_sub(MAGIC.to_bits() as i32) & mask;
-    }
-    let sums = [q[..16].iter().sum(), q[16..].iter().sum()];
-    let mut codes = [0u8; 32];
-    for (code, q) in codes.iter_mut().zip(q) {
-        *code = q as u8;
-    }
-    Quantised { codes, scale, sums }
-}
-
 /// To BF16, to nearest, ties to even; NaN stays NaN.
 #[inline(always)]
 fn bf16_bits(v: f32) -> u32 {
@@ -205,7 +164,7 @@ fn bf16_bits(v: f32) -> u32 {
     if v.is_nan() { bits >> 16 | 64 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
-/// Writes the record of one group of `T` rows. Plain Rust, which the compiler vectorises for the tier that runs it.
+/// Writes the record of one group of `T` rows.
 struct Fill<'a, const T: usize> {
     x: &'a [f32],
     k: usize,
@@ -217,10 +176,10 @@ struct Fill<'a, const T: usize> {
 impl<const T: usize> Kernel for Fill<'_, T> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Simd>(mut self, _: S) {
+    fn run<S: Simd>(mut self, s: S) {
         for &(part, at) in self.parts {
             match part {
-                Part::Codes => self.integers(at),
+                Part::Codes => self.integers(s, at),
                 // Written with the codes.
                 Part::Scales | Part::Offsets { .. } | Part::Sums { .. } => {}
                 Part::Bf16 => self.bf16(at),
@@ -258,14 +217,14 @@ impl<'a, const T: usize> Fill<'a, T> {
 
     /// Codes, their scales, and corrections.
     #[inline(always)]
-    fn integers(&mut self, codes_at: usize) {
+    fn integers<S: Simd>(&mut self, s: S, codes_at: usize) {
         let parts = self.parts;
         for (t, row) in self.rows() {
             for b in 0..self.k / 32 {
-                let q = quantise(&block(row, b));
+                let q = s.quantise(&block(row, b));
                 let codes = &mut self.part(Part::Codes, codes_at)[8 * b..][..8];
-                for (out, code) in codes.iter_mut().zip(q.codes.as_chunks().0) {
-                    out[t] = u32::from_le_bytes(*code);
+                for (out, code) in codes.iter_mut().zip(q.codes.as_chunks::<4>().0) {
+                    out[t] = u32::from_le_bytes(code.map(|c| c as u8));
                 }
                 let sum = q.sums[0] + q.sums[1];
                 for &(part, at) in parts {
@@ -333,35 +292,6 @@ impl<'a, const T: usize> Fill<'a, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn codes(q: &Quantised) -> Vec<i8> {
-        q.codes.iter().map(|b| *b as i8).collect()
-    }
-
-    #[test]
-    fn quantised_values_are_nearest_with_ties_to_even() {
-        let mut x = [0.0f32; 32];
-        x[..6].copy_from_slice(&[127.0, -127.0, 0.5, 1.5, -2.5, 3.4]);
-        x[20] = 9.0;
-        let q = quantise(&x);
-        assert_eq!(q.scale, 1.0);
-        assert_eq!(codes(&q)[..6], [127, -127, 0, 2, -2, 3]);
-        assert_eq!(q.sums, [3, 9]);
-    }
-
-    #[test]
-    fn zeros_tiny_huge_and_non_finite_blocks() {
-        assert_eq!(quantise(&[0.0; 32]).scale, 0.0);
-        let tiny = quantise(&[f32::MIN_POSITIVE / 8.0; 32]);
-        assert_eq!((tiny.scale, tiny.sums), (0.0, [0, 0]));
-        let huge = quantise(&[f32::MAX; 32]);
-        assert!(huge.scale.is_finite() && codes(&huge).iter().all(|&c| c == 127));
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut x = [1.0; 32];
-            x[7] = bad;
-            assert!(quantise(&x).scale.is_nan());
-        }
-    }
 
     #[test]
     fn bf16_rounds_to_nearest_even() {

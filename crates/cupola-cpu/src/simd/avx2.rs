@@ -1,5 +1,6 @@
 //! AVX2 with FMA and F16C: 8 rows to a vector, and 16 registers.
 
+use super::quantise::{Quantised, scale_and_inverse};
 use super::{Kernel, Simd};
 use crate::memory::Line;
 use std::arch::x86_64::*;
@@ -153,6 +154,44 @@ impl Simd for Avx2 {
     }
     fn dot_bf16(self, _: __m256, _: __m256i, _: __m256i) -> __m256 {
         unreachable!("no BF16 instruction")
+    }
+
+    #[inline(always)]
+    fn quantise(self, x: &[f32; 32]) -> Quantised {
+        let mut codes = [0; 32];
+        unsafe {
+            let load = x.as_chunks::<8>().0;
+            let v = [
+                _mm256_loadu_ps(load[0].as_ptr()),
+                _mm256_loadu_ps(load[1].as_ptr()),
+                _mm256_loadu_ps(load[2].as_ptr()),
+                _mm256_loadu_ps(load[3].as_ptr()),
+            ];
+            let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+            let mut top = _mm256_setzero_si256();
+            for v in v {
+                top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+            }
+            let top = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b01_00_11_10>(top));
+            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b10_11_00_01>(top));
+            let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(top) as u32);
+            let inverse = _mm256_set1_ps(inverse);
+            // The conversion rounds to nearest, ties to even.
+            let mut q = [_mm256_setzero_si256(); 4];
+            for i in 0..4 {
+                q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+            }
+            // Packing works in 128-bit halves; the permutation puts the words in order again.
+            let bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+            let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
+            let sum = self.dot(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b01_00_11_10>(sum));
+            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b10_11_00_01>(sum));
+            let sums = [_mm256_extract_epi32::<0>(sum), _mm256_extract_epi32::<4>(sum)];
+            Quantised { codes, scale, sums }
+        }
     }
 
     #[inline(always)]

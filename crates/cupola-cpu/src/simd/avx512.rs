@@ -1,5 +1,6 @@
 //! AVX-512 (F, BW, VL, DQ) with VNNI; with `BF16`, also the dot product of BF16 pairs.
 
+use super::quantise::{Quantised, scale_and_inverse};
 use super::{Kernel, Simd};
 use crate::memory::Line;
 use std::arch::x86_64::*;
@@ -156,6 +157,31 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         }
         // The casts keep the bits: 32 BF16 numbers have no conversion intrinsic from integers.
         unsafe { _mm512_dpbf16_ps(acc, transmute::<__m512i, __m512bh>(w), transmute::<__m512i, __m512bh>(x)) }
+    }
+
+    #[inline(always)]
+    fn quantise(self, x: &[f32; 32]) -> Quantised {
+        let mut codes = [0; 32];
+        unsafe {
+            let (a, b) = (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x[16..].as_ptr()));
+            let top = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));
+            let top = _mm256_max_epi32(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64::<1>(top));
+            let top = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b01_00_11_10>(top));
+            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b10_11_00_01>(top));
+            let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(top) as u32);
+            let inverse = _mm512_set1_ps(inverse);
+            // The conversion rounds to nearest, ties to even; NaN gives i32::MIN, whose low byte is 0.
+            let a = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)));
+            let b = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)));
+            let bytes = _mm256_set_m128i(b, a);
+            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
+            let sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
+            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b01_00_11_10>(sum));
+            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b10_11_00_01>(sum));
+            let sums = [_mm256_extract_epi32::<0>(sum), _mm256_extract_epi32::<4>(sum)];
+            Quantised { codes, scale, sums }
+        }
     }
 
     #[inline(always)]
