@@ -63,6 +63,19 @@ pub struct EngineParts {
     pub context: usize,
 }
 
+/// What is in the key-value cache, in blocks of 32 tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheUse {
+    /// Blocks that the devices have room for now.
+    pub blocks: usize,
+    /// Blocks that they may have room for at most.
+    pub limit: usize,
+    /// Of [`blocks`](CacheUse::blocks), how many are empty.
+    pub free: usize,
+    /// Of [`blocks`](CacheUse::blocks), how many only wait for a prompt that begins like an earlier one.
+    pub cached: usize,
+}
+
 /// A loaded model. Clones share it; all methods can be called from several threads.
 #[derive(Clone)]
 pub struct Engine {
@@ -153,6 +166,13 @@ impl Engine {
     /// Where the model came from and where it runs; absent for an engine made of parts.
     pub fn loaded(&self) -> Option<&Loaded> {
         self.shared.loaded.as_ref()
+    }
+
+    /// How full the key-value cache is.
+    pub fn cache_use(&self) -> CacheUse {
+        let cache = self.cache();
+        let (blocks, limit) = (cache.capacity(), cache.limit());
+        CacheUse { blocks, limit, free: cache.free(), cached: cache.cached() }
     }
 
     /// Tokenizer and chat templates.

@@ -30,7 +30,7 @@
 mod cancel;
 mod engine;
 mod error;
-pub mod kv;
+mod kv;
 mod load;
 mod rng;
 mod runner;
@@ -41,7 +41,7 @@ mod stop;
 mod text;
 
 pub use cancel::CancelToken;
-pub use engine::{DEFAULT_CONTEXT, Engine, EngineOptions, EngineParts};
+pub use engine::{CacheUse, DEFAULT_CONTEXT, Engine, EngineOptions, EngineParts};
 pub use error::{EngineError, StepError};
 pub use load::{Loaded, Progress, registry};
 pub use rng::Rng;

@@ -31,7 +31,7 @@ pub struct Chat {
     pub variables: Map<String, Value>,
     /// Name of the template, for models with several; absent: the usual one.
     pub template: Option<String>,
-    /// What templates that print the date take for now.
+    /// What templates that print the date take for now: the library never asks for the time itself.
     pub clock: Clock,
     /// Leaves out the beginning of a reply at the end: then the model continues the last message.
     pub continue_last: bool,

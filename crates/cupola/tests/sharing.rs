@@ -3,9 +3,10 @@
 mod common;
 
 use common::*;
-use cupola::{CancelToken, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions};
+use cupola::{CancelToken, Engine, EngineError, EngineOptions, Event, FinishReason};
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// What a reply is without anything in the cache.
@@ -95,64 +96,71 @@ fn sequences_that_generate_share_steps() {
 
 #[test]
 fn a_long_prompt_does_not_hold_up_a_reply() {
-    let fake = Fake::chaos(50).pause(Duration::from_millis(5));
+    let fake = Fake::chaos(50).pause(Duration::from_millis(20));
     let log = fake.log.clone();
     let engine = fake.engine(&EngineOptions { step_rows: 64, ..EngineOptions::default() });
-    let talking = AtomicUsize::new(0);
+    let tokens = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut session = engine.session(greedy()).unwrap();
             let count = |event: Event<'_>| {
-                talking.fetch_add(usize::from(matches!(event, Event::Token { .. })), Ordering::SeqCst);
-                ControlFlow::Continue(())
+                tokens.fetch_add(usize::from(matches!(event, Event::Token { .. })), Ordering::SeqCst);
+                if stop.load(Ordering::SeqCst) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
             };
-            session.generate(prompt(3, 0), &up_to(150), count).unwrap();
+            engine.session(greedy()).unwrap().generate(prompt(3, 0), &up_to(1000), count).unwrap();
         });
-        while talking.load(Ordering::SeqCst) < 5 {
-            std::thread::yield_now();
+        while tokens.load(Ordering::SeqCst) < 3 {
+            std::thread::sleep(Duration::from_millis(1));
         }
-        let before = talking.load(Ordering::SeqCst);
-        reply(&engine, greedy(), &prompt(800, 1), 1);
-        // 800 rows at 8 a step while the other talks: about one token of it for each of 100 steps.
-        let meanwhile = talking.load(Ordering::SeqCst) - before;
-        assert!(meanwhile >= 50, "{meanwhile} tokens while the prompt was evaluated");
+        let before = tokens.load(Ordering::SeqCst);
+        reply(&engine, greedy(), &prompt(400, 1), 1);
+        // 400 rows at 8 a step make 50 steps, with a token of the other in each; in steps of 64 it would be 7. The other
+        // misses some when the machine is busy.
+        let meanwhile = tokens.load(Ordering::SeqCst) - before;
+        stop.store(true, Ordering::SeqCst);
+        assert!(meanwhile >= 15, "{meanwhile} tokens while the prompt was evaluated");
     });
     let mixed = log.lock().unwrap().steps.iter().filter(|rows| rows.len() == 2).count();
-    assert!(mixed >= 50, "{mixed} mixed steps");
+    assert!(mixed >= 15, "{mixed} mixed steps");
 }
 
 #[test]
-fn trap_27_cancelling_from_another_thread_stops_within_a_step() {
-    let fake = Fake::chaos(50).pause(Duration::from_millis(20));
+fn trap_27_cancelling_from_another_thread_stops_at_once() {
+    let fake = Fake::chaos(50);
     let log = fake.log.clone();
     let engine = fake.engine(&EngineOptions::default());
-    let cancel = CancelToken::new();
-    let tokens = AtomicUsize::new(0);
+    let p = prompt(5, 0);
+    let (third, wait_for_third) = mpsc::channel();
+    let (cancelled, wait_for_cancel) = mpsc::channel();
     std::thread::scope(|scope| {
-        let running = scope.spawn(|| {
+        let options = up_to(1000);
+        let cancel = options.cancel.clone();
+        let (engine, p) = (&engine, &p);
+        let running = scope.spawn(move || {
             let mut session = engine.session(greedy()).unwrap();
-            let options = GenerateOptions { max_tokens: Some(1000), cancel: cancel.clone(), logprobs: None };
-            let first = session.generate(prompt(5, 0), &options, |event| {
-                tokens.fetch_add(usize::from(matches!(event, Event::Token { .. })), Ordering::SeqCst);
+            let mut tokens = 0;
+            let first = session.generate(&p[..], &options, |event| {
+                tokens += usize::from(matches!(event, Event::Token { .. }));
+                if tokens == 3 && matches!(event, Event::Token { .. }) {
+                    third.send(()).unwrap();
+                    wait_for_cancel.recv().unwrap();
+                }
                 ControlFlow::Continue(())
             });
             // The session can be used again.
-            (first.unwrap(), session.generate(prompt(5, 0), &up_to(10), quiet).unwrap())
+            (first.unwrap(), session.generate(&p[..], &up_to(10), quiet).unwrap())
         });
-        while tokens.load(Ordering::SeqCst) < 3 {
-            std::thread::yield_now();
-        }
+        wait_for_third.recv().unwrap();
         cancel.cancel();
+        cancelled.send(()).unwrap();
         let (first, second) = running.join().unwrap();
-        assert_eq!(first.finish, FinishReason::Cancelled);
-        assert!((3..=5).contains(&first.tokens.len()), "{}", first.tokens.len());
-        assert_eq!(first.tokens, alone(&prompt(5, 0), first.tokens.len()));
-        assert_eq!(second.tokens, alone(&prompt(5, 0), 10));
+        assert_eq!((first.finish, first.tokens), (FinishReason::Cancelled, alone(p, 3)));
+        assert_eq!(second.tokens, alone(p, 10));
     });
-    // Nothing goes on in the background.
-    let steps = log.lock().unwrap().steps.len();
-    std::thread::sleep(Duration::from_millis(60));
-    assert_eq!(log.lock().unwrap().steps.len(), steps);
+    // The prompt and 2 tokens, then the last token of the prompt, and 9 tokens of which the cache knew none by name.
+    assert_eq!(log.lock().unwrap().steps.len(), 3 + 10);
+    let cache = engine.cache_use();
+    assert_eq!(cache.free + cache.cached, cache.blocks, "nothing is held any more");
 }
 
 #[test]
@@ -180,8 +188,8 @@ fn trap_27_cancelling_during_the_prompt_keeps_what_was_done() {
 
 #[test]
 fn trap_27_cancelling_a_waiting_request_does_not_wait_for_its_turn() {
-    // Steps of half a second; the second request waits for the first one's step.
-    let engine = Fake::chaos(50).pause(Duration::from_millis(500)).engine(&EngineOptions::default());
+    // The second request waits for the first one's step.
+    let engine = Fake::chaos(50).pause(Duration::from_millis(1500)).engine(&EngineOptions::default());
     std::thread::scope(|scope| {
         let first = scope.spawn(|| reply(&engine, greedy(), &prompt(3, 0), 1));
         std::thread::sleep(Duration::from_millis(100));
@@ -194,7 +202,7 @@ fn trap_27_cancelling_a_waiting_request_does_not_wait_for_its_turn() {
         });
         let second = engine.session(greedy()).unwrap().generate(prompt(4, 1), &options, quiet).unwrap();
         assert_eq!(second.finish, FinishReason::Cancelled);
-        assert!(started.elapsed() < Duration::from_millis(300), "{:?}", started.elapsed());
+        assert!(started.elapsed() < Duration::from_millis(1000), "{:?}", started.elapsed());
         first.join().unwrap();
     });
 }
@@ -246,6 +254,10 @@ fn many_conversations_in_little_room() {
         for salt in 0..4 {
             let p = [&prompt(100, salt)[..], &prompt(10 * round, salt + 1)].concat();
             assert_eq!(reply(&engine, greedy(), &p, 20).tokens, alone(&p, 20), "round {round}, {salt}");
+            // Between replies, nobody holds on to anything.
+            let cache = engine.cache_use();
+            assert_eq!(cache.free + cache.cached, cache.blocks);
+            assert!(cache.blocks <= cache.limit && cache.limit == 10, "{cache:?}");
         }
     }
 }

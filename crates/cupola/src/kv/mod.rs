@@ -73,11 +73,6 @@ impl Sequence {
         self.tokens.len()
     }
 
-    /// Whether nothing is in the cache yet.
-    pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty()
-    }
-
     /// The tokens whose keys and values are in the cache.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
