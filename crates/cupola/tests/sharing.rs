@@ -157,7 +157,7 @@ fn trap_27_cancelling_from_another_thread_stops_at_once() {
         assert_eq!((first.finish, first.tokens), (FinishReason::Cancelled, alone(p, 3)));
         assert_eq!(second.tokens, alone(p, 10));
     });
-    // The prompt and 2 tokens, then the last token of the prompt, and 9 tokens of which the cache knew none by name.
+    // The prompt and 2 of the 3 tokens; then the prompt's last token and 9 of the 10.
     assert_eq!(log.lock().unwrap().steps.len(), 3 + 10);
     let cache = engine.cache_use();
     assert_eq!(cache.free + cache.cached, cache.blocks, "nothing is held any more");

@@ -2,7 +2,7 @@
 //!
 //! A block holds the keys and values of [`BLOCK_TOKENS`] tokens in every layer; the device stores the contents, this
 //! module decides what is where. A [`Sequence`] is one run of tokens being evaluated. Its full blocks move into a
-//! [tree](tree) keyed by their tokens, where other sequences with the same beginning find and share them; its last,
+//! [tree] keyed by their tokens, where other sequences with the same beginning find and share them; its last,
 //! unfinished block is its own. When a sequence ends, everything that it evaluated stays in the tree until the space is
 //! needed, least recently used first. So a conversation finds its earlier turns again, and a sequence whose text was
 //! changed finds the part before the change.
@@ -71,11 +71,6 @@ impl Sequence {
     /// Number of tokens whose keys and values are in the cache.
     pub fn len(&self) -> usize {
         self.tokens.len()
-    }
-
-    /// The tokens whose keys and values are in the cache.
-    pub fn tokens(&self) -> &[u32] {
-        &self.tokens
     }
 
     /// Block numbers, for [`Span::blocks`](cupola_graph::Span::blocks).

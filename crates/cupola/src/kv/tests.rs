@@ -59,7 +59,7 @@ impl World {
             self.contents.write(s.table(), s.len() + i, *token);
         }
         self.cache.commit(s, tokens);
-        assert_eq!(self.contents.read(s.table(), s.len()), s.tokens());
+        assert_eq!(self.contents.read(s.table(), s.len()), s.tokens);
     }
 
     /// Evaluates a whole prompt and ends the sequence; gives how many tokens were in the cache.
@@ -261,7 +261,7 @@ fn random_use_keeps_every_block_and_every_token() {
                 }
             }
             for (s, _) in running.iter().filter(|(s, _)| s.copy.is_none()) {
-                assert_eq!(w.contents.read(s.table(), s.len()), s.tokens());
+                assert_eq!(w.contents.read(s.table(), s.len()), s.tokens);
             }
             let (sequences, goals): (Vec<_>, Vec<_>) = running.into_iter().unzip();
             w.check(&sequences);
