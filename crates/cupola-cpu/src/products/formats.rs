@@ -370,8 +370,13 @@ fn f32_step<S: Simd>(s: S, unit: &[Line], half: usize, i: usize) -> S::I {
 /// Half a line for each input.
 #[inline(always)]
 fn put_halves(source: &[u8], r: usize, unit: &mut [Line]) {
-    for (k, word) in source.as_chunks::<2>().0.iter().enumerate() {
-        put_u16(unit, 32 * k, r, u16::from_le_bytes(*word));
+    let (pairs, rest) = source.as_chunks::<4>();
+    for (pair, line) in pairs.iter().zip(&mut *unit) {
+        line.0[2 * r..][..2].copy_from_slice(&pair[..2]);
+        line.0[32 + 2 * r..][..2].copy_from_slice(&pair[2..]);
+    }
+    if let [low, high] = rest {
+        unit[pairs.len()].0[2 * r..][..2].copy_from_slice(&[*low, *high]);
     }
 }
 float!(F16, 16, Float, put: put_halves, step: f16_step);
@@ -384,8 +389,10 @@ fn f16_step<S: Simd>(s: S, unit: &[Line], half: usize, i: usize) -> S::I {
 /// Line `k` has inputs `2k` and `2k + 1` of each row side by side.
 #[inline(always)]
 fn put_pairs(source: &[u8], r: usize, unit: &mut [Line]) {
-    for (k, word) in source.as_chunks::<2>().0.iter().enumerate() {
-        unit[k / 2].0[4 * r + 2 * (k % 2)..][..2].copy_from_slice(word);
+    let (pairs, rest) = source.as_chunks::<4>();
+    put_words(pairs.as_flattened(), r, unit);
+    if let [low, high] = rest {
+        put_word(&mut unit[pairs.len()], r, u32::from_le_bytes([*low, *high, 0, 0]));
     }
 }
 // Two readings of the same memory.

@@ -164,7 +164,9 @@ fn pack_panel<C: Packed>(rows: &[u8], row_bytes: usize, format: Format, panel: &
     let layout = format.layout();
     let unit_bytes = C::UNIT / layout.block * layout.bytes;
     for (u, unit) in panel.chunks_exact_mut(C::LINES).enumerate() {
-        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+        // Counting to a constant lets the compiler see that no row lies outside a line.
+        for r in 0..PANEL {
+            let Some(row) = rows.get(r * row_bytes..(r + 1) * row_bytes) else { break };
             C::put(&row[u * unit_bytes..row_bytes.min((u + 1) * unit_bytes)], r, unit);
         }
     }
