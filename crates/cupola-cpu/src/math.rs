@@ -32,7 +32,7 @@ const ERF_SMALL: f32 = 1.0;
 
 /// `ln(1 - erf(x))` for `1 <= x <= 4`, relative error of erf 1.1e-9. From 4 on, erf rounds to 1.
 const ERF_TAIL: [f32; 7] =
-    [1.863_787_9e-4, -2.947_654_8e-3, 2.183_805_2e-2, -1.031_067_4e-1, -6.381_448_5e-1, -1.127_089_1, -3.415_244_9e-4];
+    [1.863_787_9e-4, -2.947_654_8e-3, 2.183_805_2e-2, -1.031_067_4e-1, -6.381_448_5e-1, -1.127_089_1, -3.415_245e-4];
 const ERF_ONE: f32 = 4.0;
 
 /// `a > b ? a : b`: the second operand if either is a NaN.
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn vectors_give_the_bits_of_the_scalar_functions() {
         let same = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan());
-        let mut samples = samples().step_by(3);
+        let mut samples = samples().step_by(11);
         loop {
             let x: [f32; LANES] = std::array::from_fn(|_| samples.next().unwrap_or(f32::NAN));
             if x[0].is_nan() && x[LANES - 1].is_nan() && samples.next().is_none() {

@@ -361,7 +361,8 @@ mod tests {
 
     #[test]
     fn attributes_are_checked() {
-        let cases: [(&str, &dyn Fn(&mut Builder, ValueId) -> ValueId); 9] = [
+        type Build<'a> = &'a dyn Fn(&mut Builder, ValueId) -> ValueId;
+        let cases: [(&str, Build<'_>); 9] = [
             ("groups of 3 do not divide a row of 8", &|g, x| {
                 g.norm(x, Norm { kind: NormKind::Rms, group: 3, weight: None, bias: None, eps: 1e-5 })
             }),

@@ -4,10 +4,14 @@
 use super::Tile;
 use crate::cache::{Cache, Element};
 use crate::lanes::{LANES, Lanes, Vector, kernel};
+use crate::memory::Line;
 use crate::products::Mode;
 use cupola_graph::{BLOCK_TOKENS, KvType};
 use half::{bf16, f16};
 use std::ops::Range;
+
+/// How many blocks ahead memory is asked for.
+const AHEAD: usize = 4;
 
 kernel! {
     /// Dot products of a tile's queries `q`, `[rows, key_dim]`, with the keys of some blocks: `out` is `[blocks, rows, 32]`.
@@ -62,9 +66,12 @@ fn scores_of<S: Lanes, E: Element>(
     decoded: &mut [f32],
     out: &mut [f32],
 ) {
-    let dim = cache.layer().key_dim;
+    let (dim, end) = (cache.layer().key_dim, blocks.end);
     for (block, out) in blocks.zip(out.chunks_exact_mut(tile.rows() * BLOCK_TOKENS)) {
         let keys = cache.keys::<E>(tile.blocks[block] as usize, tile.head);
+        if block + AHEAD < end {
+            prefetch(cache.keys::<E>(tile.blocks[block + AHEAD] as usize, tile.head));
+        }
         let rows = tile.rows_of(block);
         let q = &q[rows.start * dim..rows.end * dim];
         let out = &mut out[rows.start * BLOCK_TOKENS..rows.end * BLOCK_TOKENS];
@@ -96,8 +103,12 @@ fn values_of<S: Lanes, E: Element>(
     decoded: &mut [f32],
     sums: &mut [f32],
 ) {
+    let end = blocks.end;
     for (block, weights) in blocks.zip(weights.chunks_exact(tile.rows() * BLOCK_TOKENS)) {
         let values = cache.values::<E>(tile.blocks[block] as usize, tile.head);
+        if block + AHEAD < end {
+            prefetch(cache.values::<E>(tile.blocks[block + AHEAD] as usize, tile.head));
+        }
         if decode(s, values, decoded, tile.rows_of(block).len()) {
             block_values(s, tile, block, weights, &decoded[..values.len()], cache.value_stride(), sums);
         } else {
@@ -131,6 +142,19 @@ fn block_values<S: Lanes, E: Element>(
         add_product(s, weights, BLOCK_TOKENS, keys, values, stride, &mut sums[row * stride..end * stride]);
         row = end;
     }
+}
+
+/// Asks for the memory of a block. The processor follows a stream by itself, but a head's part of a block is only a few
+/// kilobytes: decoding beside 2048 tokens took 17 % less time for it (Zen 5, one thread, busy machine, November 2026).
+#[inline(always)]
+fn prefetch<E>(block: &[E]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in block.chunks(size_of::<Line>() / size_of::<E>()) {
+        // SAFETY: every x86-64 processor has this instruction, which reads nothing.
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = block;
 }
 
 /// Converts a block for many rows; says whether it did. For few rows the conversion is part of the product.
@@ -193,6 +217,8 @@ fn add_product<S: Lanes, E: Element>(
 
 /// [`add_product`] of `R` rows, whose sums are in registers. Gives `R`.
 #[inline(always)]
+// With indices the sums stay in registers.
+#[allow(clippy::needless_range_loop)]
 fn add_rows<S: Lanes, E: Element, const R: usize>(
     s: S,
     a: &[f32],
@@ -209,15 +235,15 @@ fn add_rows<S: Lanes, E: Element, const R: usize>(
         for k in depth.clone() {
             // SAFETY: `k < depth.end` and `column + LANES <= width`, so this is within `depth.end * width`.
             let b = E::read(s, unsafe { &*b.as_ptr().add(k * width + column).cast() });
-            for (r, sum) in sums.iter_mut().enumerate() {
+            for r in 0..R {
                 // SAFETY: `r < R` and `k < depth_stride`.
                 let a = unsafe { *a.get_unchecked(r * depth_stride + k) };
-                *sum = s.all(a).fma(b, *sum);
+                sums[r] = s.all(a).fma(b, sums[r]);
             }
         }
-        for (r, sum) in sums.into_iter().enumerate() {
+        for r in 0..R {
             if let Some(out) = out[r * width + column..].first_chunk_mut() {
-                s.write(s.read(out) + sum, out);
+                s.write(s.read(out) + sums[r], out);
             }
         }
     }

@@ -56,7 +56,10 @@ fn softmax_row<S: Lanes>(
         }
         largest = s.read(chunk).max(largest);
     }
-    let largest = sink.map_or(largest.largest(), |sink| max(sink, largest.largest()));
+    let mut largest = largest.largest();
+    if let Some(sink) = sink {
+        largest = max(sink, largest);
+    }
 
     let mut sum = s.all(0.0);
     for block in blocks {
@@ -65,5 +68,8 @@ fn softmax_row<S: Lanes>(
         s.write(weights, chunk);
         sum = sum + weights;
     }
-    sink.map_or(sum.sum(), |sink| sum.sum() + exp(sink - largest))
+    match sink {
+        None => sum.sum(),
+        Some(sink) => sum.sum() + exp(sink - largest),
+    }
 }

@@ -9,8 +9,33 @@ use crate::math;
 use crate::simd::Avx2;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
-use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Sub};
+
+/// The same expression for every register. Not a closure: that would be a function without these instructions.
+macro_rules! each {
+    ($i:ident => $e:block) => {
+        unsafe {
+            Four([
+                {
+                    let $i = 0;
+                    $e
+                },
+                {
+                    let $i = 1;
+                    $e
+                },
+                {
+                    let $i = 2;
+                    $e
+                },
+                {
+                    let $i = 3;
+                    $e
+                },
+            ])
+        }
+    };
+}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Four([__m256; 4]);
@@ -25,19 +50,19 @@ impl Lanes for Avx2 {
     }
     #[inline(always)]
     fn read(self, x: &[f32; LANES]) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_loadu_ps(x[8 * i..][..8].as_ptr()) }))
+        each!(i => { _mm256_loadu_ps(x[8 * i..][..8].as_ptr()) })
     }
     #[inline(always)]
     fn read_f16(self, x: &[f16; LANES]) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_cvtph_ps(_mm_loadu_si128(x[8 * i..][..8].as_ptr().cast())) }))
+        each!(i => { _mm256_cvtph_ps(_mm_loadu_si128(x[8 * i..][..8].as_ptr().cast())) })
     }
     #[inline(always)]
     fn read_bf16(self, x: &[bf16; LANES]) -> Four {
-        Four(from_fn(|i| unsafe {
+        each!(i => {
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(
                 x[8 * i..][..8].as_ptr().cast(),
             ))))
-        }))
+        })
     }
     #[inline(always)]
     fn write(self, v: Four, out: &mut [f32; LANES]) {
@@ -75,7 +100,7 @@ macro_rules! operator {
             type Output = Four;
             #[inline(always)]
             fn $method(self, b: Four) -> Four {
-                Four(from_fn(|i| unsafe { $instruction(self.0[i], b.0[i]) }))
+                each!(i => { $instruction(self.0[i], b.0[i]) })
             }
         }
     )*};
@@ -85,43 +110,42 @@ operator!(Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _mm256_mul_ps, D
 impl Vector for Four {
     #[inline(always)]
     fn fma(self, b: Four, c: Four) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_fmadd_ps(self.0[i], b.0[i], c.0[i]) }))
+        each!(i => { _mm256_fmadd_ps(self.0[i], b.0[i], c.0[i]) })
     }
     #[inline(always)]
     fn max(self, b: Four) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_max_ps(self.0[i], b.0[i]) }))
+        each!(i => { _mm256_max_ps(self.0[i], b.0[i]) })
     }
     #[inline(always)]
     fn min(self, b: Four) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_min_ps(self.0[i], b.0[i]) }))
+        each!(i => { _mm256_min_ps(self.0[i], b.0[i]) })
     }
     #[inline(always)]
     fn if_above(self, b: Four, yes: Four, no: Four) -> Four {
-        Four(from_fn(|i| unsafe {
+        each!(i => {
             _mm256_blendv_ps(no.0[i], yes.0[i], _mm256_cmp_ps::<_CMP_GT_OQ>(self.0[i], b.0[i]))
-        }))
+        })
     }
     #[inline(always)]
     fn negate(self) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_xor_ps(self.0[i], _mm256_set1_ps(-0.0)) }))
+        each!(i => { _mm256_xor_ps(self.0[i], _mm256_set1_ps(-0.0)) })
     }
     #[inline(always)]
     fn abs(self) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0[i]) }))
+        each!(i => { _mm256_andnot_ps(_mm256_set1_ps(-0.0), self.0[i]) })
     }
     #[inline(always)]
     fn with_sign(self, b: Four) -> Four {
-        Four(from_fn(|i| unsafe { _mm256_or_ps(self.0[i], _mm256_and_ps(_mm256_set1_ps(-0.0), b.0[i])) }))
+        each!(i => { _mm256_or_ps(self.0[i], _mm256_and_ps(_mm256_set1_ps(-0.0), b.0[i])) })
     }
     #[inline(always)]
     fn scale(self, i: Four) -> Four {
-        Four(from_fn(|k| unsafe {
+        each!(k => {
             let i = _mm256_castps_si256(i.0[k]);
             let i = _mm256_sub_epi32(i, _mm256_set1_epi32(math::ROUND.to_bits() as i32));
             let half = _mm256_srai_epi32::<1>(i);
-            let power = |i| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(i, _mm256_set1_epi32(127))));
             _mm256_mul_ps(_mm256_mul_ps(self.0[k], power(half)), power(_mm256_sub_epi32(i, half)))
-        }))
+        })
     }
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -158,4 +182,10 @@ pub(super) unsafe fn largest8(v: __m256) -> f32 {
         let v = _mm_max_ps(v, _mm_movehl_ps(v, v));
         _mm_cvtss_f32(_mm_max_ss(v, _mm_movehdup_ps(v)))
     }
+}
+
+/// `2^i` in each lane.
+#[inline(always)]
+unsafe fn power(i: __m256i) -> __m256 {
+    unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(i, _mm256_set1_epi32(127)))) }
 }

@@ -10,8 +10,25 @@ use crate::math;
 use crate::simd::Avx512;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
-use std::array::from_fn;
 use std::ops::{Add, Div, Mul, Sub};
+
+/// The same expression for every register. Not a closure: that would be a function without these instructions.
+macro_rules! each {
+    ($i:ident => $e:block) => {
+        unsafe {
+            Two([
+                {
+                    let $i = 0;
+                    $e
+                },
+                {
+                    let $i = 1;
+                    $e
+                },
+            ])
+        }
+    };
+}
 
 #[derive(Clone, Copy)]
 pub(crate) struct Two([__m512; 2]);
@@ -26,19 +43,19 @@ impl<const BF16: bool> Lanes for Avx512<BF16> {
     }
     #[inline(always)]
     fn read(self, x: &[f32; LANES]) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_loadu_ps(x[16 * i..][..16].as_ptr()) }))
+        each!(i => { _mm512_loadu_ps(x[16 * i..][..16].as_ptr()) })
     }
     #[inline(always)]
     fn read_f16(self, x: &[f16; LANES]) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(x[16 * i..][..16].as_ptr().cast())) }))
+        each!(i => { _mm512_cvtph_ps(_mm256_loadu_si256(x[16 * i..][..16].as_ptr().cast())) })
     }
     #[inline(always)]
     fn read_bf16(self, x: &[bf16; LANES]) -> Two {
-        Two(from_fn(|i| unsafe {
+        each!(i => {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(
                 x[16 * i..][..16].as_ptr().cast(),
             ))))
-        }))
+        })
     }
     #[inline(always)]
     fn write(self, v: Two, out: &mut [f32; LANES]) {
@@ -75,7 +92,7 @@ macro_rules! operator {
             type Output = Two;
             #[inline(always)]
             fn $method(self, b: Two) -> Two {
-                Two(from_fn(|i| unsafe { $instruction(self.0[i], b.0[i]) }))
+                each!(i => { $instruction(self.0[i], b.0[i]) })
             }
         }
     )*};
@@ -85,43 +102,42 @@ operator!(Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul _mm512_mul_ps, D
 impl Vector for Two {
     #[inline(always)]
     fn fma(self, b: Two, c: Two) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_fmadd_ps(self.0[i], b.0[i], c.0[i]) }))
+        each!(i => { _mm512_fmadd_ps(self.0[i], b.0[i], c.0[i]) })
     }
     #[inline(always)]
     fn max(self, b: Two) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_max_ps(self.0[i], b.0[i]) }))
+        each!(i => { _mm512_max_ps(self.0[i], b.0[i]) })
     }
     #[inline(always)]
     fn min(self, b: Two) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_min_ps(self.0[i], b.0[i]) }))
+        each!(i => { _mm512_min_ps(self.0[i], b.0[i]) })
     }
     #[inline(always)]
     fn if_above(self, b: Two, yes: Two, no: Two) -> Two {
-        Two(from_fn(|i| unsafe {
+        each!(i => {
             _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_GT_OQ>(self.0[i], b.0[i]), no.0[i], yes.0[i])
-        }))
+        })
     }
     #[inline(always)]
     fn negate(self) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_xor_ps(self.0[i], _mm512_set1_ps(-0.0)) }))
+        each!(i => { _mm512_xor_ps(self.0[i], _mm512_set1_ps(-0.0)) })
     }
     #[inline(always)]
     fn abs(self) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_andnot_ps(_mm512_set1_ps(-0.0), self.0[i]) }))
+        each!(i => { _mm512_andnot_ps(_mm512_set1_ps(-0.0), self.0[i]) })
     }
     #[inline(always)]
     fn with_sign(self, b: Two) -> Two {
-        Two(from_fn(|i| unsafe { _mm512_or_ps(self.0[i], _mm512_and_ps(_mm512_set1_ps(-0.0), b.0[i])) }))
+        each!(i => { _mm512_or_ps(self.0[i], _mm512_and_ps(_mm512_set1_ps(-0.0), b.0[i])) })
     }
     #[inline(always)]
     fn scale(self, i: Two) -> Two {
-        Two(from_fn(|k| unsafe {
+        each!(k => {
             let i = _mm512_castps_si512(i.0[k]);
             let i = _mm512_sub_epi32(i, _mm512_set1_epi32(math::ROUND.to_bits() as i32));
             let half = _mm512_srai_epi32::<1>(i);
-            let power = |i| _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(i, _mm512_set1_epi32(127))));
             _mm512_mul_ps(_mm512_mul_ps(self.0[k], power(half)), power(_mm512_sub_epi32(i, half)))
-        }))
+        })
     }
     #[inline(always)]
     fn sum(self) -> f32 {
@@ -137,4 +153,10 @@ impl Vector for Two {
             largest8(_mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)))
         }
     }
+}
+
+/// `2^i` in each lane.
+#[inline(always)]
+unsafe fn power(i: __m512i) -> __m512 {
+    unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<23>(_mm512_add_epi32(i, _mm512_set1_epi32(127)))) }
 }
