@@ -11,14 +11,14 @@ use std::sync::{Arc, Mutex};
 struct Choosy {
     cpu: CpuBackend,
     device: Device,
-    takes: fn(&Op) -> bool,
+    takes: Takes,
     /// Bytes that are left.
     memory: Mutex<usize>,
     refusals: AtomicUsize,
 }
 
 impl Choosy {
-    fn new(takes: fn(&Op) -> bool, memory: usize) -> Arc<Choosy> {
+    fn new(takes: Takes, memory: usize) -> Arc<Choosy> {
         let cpu = CpuBackend::open(&options()).unwrap();
         let device = Device { kind: "choosy".into(), ..cpu.device().clone() };
         Arc::new(Choosy { cpu, device, takes, memory: Mutex::new(memory), refusals: AtomicUsize::new(0) })
@@ -137,7 +137,9 @@ fn cpu() -> Arc<dyn Backend> {
     Arc::new(CpuBackend::open(&options()).unwrap())
 }
 
-fn choices() -> [(&'static str, fn(&Op) -> bool); 5] {
+type Takes = fn(&Op) -> bool;
+
+fn choices() -> [(&'static str, Takes); 5] {
     [
         ("all", |_| true),
         ("products", |op| matches!(op, Op::Linears(_) | Op::GatedLinear(_))),

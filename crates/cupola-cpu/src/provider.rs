@@ -52,7 +52,7 @@ fn name() -> Option<String> {
     if __cpuid(0x8000_0000).eax < 0x8000_0004 {
         return None;
     }
-    let leaves = [0x8000_0002, 0x8000_0003, 0x8000_0004].map(|leaf| __cpuid(leaf));
+    let leaves = [0x8000_0002, 0x8000_0003, 0x8000_0004].map(__cpuid);
     let bytes: Vec<u8> = leaves.iter().flat_map(|l| [l.eax, l.ebx, l.ecx, l.edx]).flat_map(u32::to_le_bytes).collect();
     let text = String::from_utf8_lossy(&bytes);
     let words: Vec<&str> = text.trim_end_matches('\0').split_whitespace().collect();

@@ -124,12 +124,14 @@ trait Machine {
     fn step(&mut self, parts: &[Part], wanted: &[u32]) -> Vec<f32>;
 }
 
+type KeyValue = (Vec<f32>, Vec<f32>);
+
 struct Interpreter {
     program: Arc<Program>,
     weights: Vec<Vec<f32>>,
     vectors: Vec<Vec<f32>>,
     /// Keys and values by layer and sequence, one entry for each token.
-    history: HashMap<(usize, usize), Vec<(Vec<f32>, Vec<f32>)>>,
+    history: HashMap<(usize, usize), Vec<KeyValue>>,
 }
 
 impl Interpreter {

@@ -136,7 +136,7 @@ fn activations_of_known_values() {
             (Activation::Silu, 1.0, 0.731_058_6),
             (Activation::Silu, -20.0, -4.122_307e-8),
             (Activation::GeluTanh, 1.0, 0.841_192),
-            (Activation::Gelu, 1.0, 0.841_344_75),
+            (Activation::Gelu, 1.0, 0.841_344_7),
             (Activation::Gelu, -3.0, -0.004_049_694),
             (Activation::Relu, -2.0, 0.0),
             (Activation::Relu, 2.0, 2.0),
@@ -153,7 +153,7 @@ fn activations_of_known_values() {
 #[test]
 fn softcaps_of_known_values() {
     for tier in Tier::available() {
-        for (x, expected) in [(50.0, 38.079_708), (100.0, 48.201_379), (-100.0, -48.201_379)] {
+        for (x, expected) in [(50.0, 38.079_71), (100.0, 48.201_379), (-100.0, -48.201_379)] {
             let y = one(x, |row| softcap(tier, row, 50.0, row));
             assert!((y - expected).abs() < 1e-5, "{tier}: {y}");
         }
