@@ -12,7 +12,15 @@ pub fn out() -> BufWriter<StdoutLock<'static>> {
     BufWriter::new(io::stdout().lock())
 }
 
-/// Writes JSON for programs to standard output.
+/// Writes JSON to standard output, on one line.
+pub fn json_line(value: &serde_json::Value) -> crate::failure::Result<()> {
+    let mut out = out();
+    serde_json::to_writer(&mut out, value)?;
+    writeln!(out)?;
+    Ok(out.flush()?)
+}
+
+/// Writes JSON to standard output, laid out for reading.
 pub fn json(value: &serde_json::Value) -> crate::failure::Result<()> {
     let mut out = out();
     serde_json::to_writer_pretty(&mut out, value)?;

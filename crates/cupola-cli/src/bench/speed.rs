@@ -117,7 +117,9 @@ mod tests {
         assert_eq!(one.bytes, (layers + head) * 34.0 / 32.0 + 16.0 * 8.0 * 128.0 * 2.0);
         let prompt = Work::of(&program, Phase::Prompt(512), KvType::F16);
         let pairs = 512.0 * 513.0 / 2.0;
-        assert_eq!(prompt.operations, 2.0 * (512.0 * layers + head) + 2.0 * 16.0 * 32.0 * 128.0 * pairs);
+        // After the last attention, only the last token goes on: 511 others miss its output product and feed-forward.
+        let missed = 511.0 * (2048.0 * 2048.0 + 3.0 * 2048.0 * 8192.0);
+        assert_eq!(prompt.operations, 2.0 * (512.0 * layers - missed + head) + 2.0 * 16.0 * 32.0 * 128.0 * pairs);
         assert_eq!(prompt.bytes, (layers + head) * 34.0 / 32.0);
     }
 }

@@ -14,14 +14,14 @@ pub enum Command {
 
 /// The answer to `/help`.
 pub const HELP: &str = "\
-/clear          forget the conversation, but not the system message
-/system TEXT    set the system message and forget the conversation; without TEXT: no system message
-/save FILE      write the conversation as JSON
-/help           this list
-/exit           end; so does Ctrl-D
-\\ at the end    continue the message on the next line
-\"\"\"             begin and end a message of several lines
-Ctrl-C          stop the reply; at the prompt, drop what was typed, and end if nothing was";
+/clear         forget the conversation, but not the system message
+/system TEXT   set the system message (without TEXT: none) and start anew
+/save FILE     write the conversation as JSON
+/help          this list
+/exit          end; so does Ctrl-D
+\\ at the end   continue the message on the next line
+\"\"\"            begin and end a message of several lines
+Ctrl-C         stop the reply; at the prompt: drop the line, twice: end";
 
 impl Command {
     /// The command in this message; absent if it is a message for the model.

@@ -112,7 +112,12 @@ fn turn(args: &Args, session: &mut Session, conversation: &mut Conversation, mes
     let reply = session.chat(&conversation.chat(), &options, |event| printer.event(event));
     let cancelled = options.cancel.is_cancelled();
     options.cancel.reset();
-    let reply = reply.inspect_err(|_| conversation.take_back())?;
+    let reply = reply.inspect_err(|error| {
+        conversation.take_back();
+        if let EngineError::PromptTooLong { .. } = error {
+            terminal::warning("the conversation has become too long; /clear begins anew");
+        }
+    })?;
     printer.finish()?;
     // A reply that was stopped before it began leaves the question open.
     match reply.text.is_empty() && cancelled {

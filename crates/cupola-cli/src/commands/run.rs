@@ -85,7 +85,7 @@ pub fn run(args: Args) -> Result<()> {
     };
     let reply = answer(&args, &mut session, prompt, on_event)?;
     match args.json {
-        true => terminal::json(&reply::json(&reply, session.seed(), load))?,
+        true => terminal::json_line(&reply::json(&reply, session.seed(), load))?,
         false => printer.finish()?,
     }
     if args.verbose {

@@ -11,14 +11,26 @@ use std::path::Path;
 /// A vector of F32 that stands for a part of the config.
 pub type Extra = (&'static str, Vec<f32>);
 
-/// Writes the hyperparameters. Gives tensors that GGUF stores in their stead, and what the user should know.
-pub fn hyperparameters(family: Family, config: &HfConfig, vocab: usize, out: &mut GgufWriter) -> Result<Vec<Extra>> {
+/// Writes the hyperparameters. Gives tensors that GGUF stores in their stead.
+pub fn hyperparameters(
+    family: Family,
+    config: &HfConfig,
+    vocab: usize,
+    out: &mut GgufWriter,
+    warnings: &mut Vec<String>,
+) -> Result<Vec<Extra>> {
     let a = family.gguf;
     let mut set = |key: &str, value: Value| out.set(&format!("{a}.{key}"), value);
     let heads = config.u32("num_attention_heads")?;
     let head_dim = config.head_dim()?;
     set("vocab_size", Value::U32(to_u32("vocab_size", vocab)?))?;
-    set("context_length", Value::U32(config.u32("max_position_embeddings")?))?;
+    let positions = config.u32("max_position_embeddings")?;
+    let context = match config.rope("full_attention", default_theta(family))?.kind {
+        // The frequencies are the plain ones up to here, and change with every token beyond, which GGUF cannot express.
+        RopeKind::Dynamic { original_context, .. } => positions.min(original_context),
+        _ => positions,
+    };
+    set("context_length", Value::U32(context))?;
     set("embedding_length", Value::U32(config.u32("hidden_size")?))?;
     set("block_count", Value::U32(config.u32("num_hidden_layers")?))?;
     set("feed_forward_length", Value::U32(config.u32("intermediate_size")?))?;
@@ -32,12 +44,37 @@ pub fn hyperparameters(family: Family, config: &HfConfig, vocab: usize, out: &mu
             set(key, Value::F32(cap))?;
         }
     }
-    let windowed = !family.gguf.starts_with("qwen") || config.optional_bool("use_sliding_window")? == Some(true);
-    if let Some(window) = config.optional_u32("sliding_window")?.filter(|_| windowed) {
+    if let Some(window) = window(family, config)?.filter(|window| *window < context) {
         set("attention.sliding_window", Value::U32(window))?;
+        if !family.gguf.starts_with("gemma") {
+            warnings.push(format!(
+                "llama.cpp ignores the sliding window of {} models: texts over {window} tokens differ there",
+                family.gguf
+            ));
+        }
     }
     implied(family, config, head_dim)?;
     rope(family, config, head_dim, &mut set)
+}
+
+/// The tokens that attention sees, in the layers that do not see all.
+fn window(family: Family, config: &HfConfig) -> Result<Option<u32>> {
+    let window = config.optional_u32("sliding_window")?;
+    if !family.gguf.starts_with("qwen") {
+        return Ok(window);
+    }
+    // These have the key whether or not they use it; GGUF has no place for the layers that do.
+    match (config.optional_bool("use_sliding_window")?, window) {
+        (Some(true), Some(n)) => {
+            Err(Failure::new(format!("GGUF's {} architecture cannot express a sliding window of {n} tokens", family.gguf)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The base of the frequencies where a config gives none.
+fn default_theta(family: Family) -> f64 {
+    if family.gguf == "gemma3" { 1e6 } else { 1e4 }
 }
 
 /// Rotary frequencies.
@@ -47,8 +84,7 @@ fn rope(
     head_dim: u32,
     set: &mut impl FnMut(&str, Value) -> std::result::Result<(), cupola_formats::gguf::WriteError>,
 ) -> Result<Vec<Extra>> {
-    let default_theta = if family.gguf == "gemma3" { 1e6 } else { 1e4 };
-    let rope = config.rope("full_attention", default_theta)?;
+    let rope = config.rope("full_attention", default_theta(family))?;
     let rotated = (f64::from(head_dim) * rope.partial_rotary_factor) as u32;
     set("rope.dimension_count", Value::U32(rotated))?;
     set("rope.freq_base", Value::F32(rope.theta as f32))?;
@@ -60,7 +96,7 @@ fn rope(
         Ok(set("rope.scaling.factor", Value::F32(factor as f32))?)
     };
     Ok(match &rope.kind {
-        RopeKind::Default => vec![],
+        RopeKind::Default | RopeKind::Dynamic { .. } => vec![],
         RopeKind::Linear { factor } => {
             scaling("linear", *factor)?;
             vec![]

@@ -164,10 +164,13 @@ fn from_gguf<'a>(
     warnings: &mut Vec<String>,
 ) -> Result<Vec<Part<'a>>> {
     let metadata = gguf.metadata();
-    let ours = ["general.file_type", "general.quantization_version", "general.alignment"];
     for (key, _) in metadata.iter() {
-        if !ours.contains(&key) && !key.starts_with("split.") {
-            writer.copy(metadata, key)?;
+        match key {
+            FILE_TYPE => writer.set(key, Value::U32(wishes.target.file_type()))?,
+            QUANTIZATION_VERSION => writer.set(key, Value::U32(2))?,
+            // The writer has its own alignment, and writes one file.
+            _ if key == "general.alignment" || key.starts_with("split.") => {}
+            _ => writer.copy(metadata, key)?,
         }
     }
     set_file_type(writer, wishes)?;
@@ -228,7 +231,7 @@ fn from_hugging_face<'a>(
         writer.set("general.name", Value::String(name.to_string_lossy().into_owned()))?;
     }
     set_file_type(writer, wishes)?;
-    let extra = metadata::hyperparameters(family, config, rows, writer)?;
+    let extra = metadata::hyperparameters(family, config, rows, writer, warnings)?;
     if let Some(generation) = input.generation_config() {
         metadata::sampling(generation, writer)?;
     }
@@ -250,9 +253,17 @@ fn from_hugging_face<'a>(
     Ok(parts)
 }
 
+const FILE_TYPE: &str = "general.file_type";
+const QUANTIZATION_VERSION: &str = "general.quantization_version";
+
+/// Sets what is not set yet.
 fn set_file_type(writer: &mut GgufWriter, wishes: &Wishes) -> Result<()> {
-    writer.set("general.file_type", Value::U32(wishes.target.file_type()))?;
-    Ok(writer.set("general.quantization_version", Value::U32(2))?)
+    for (key, value) in [(FILE_TYPE, wishes.target.file_type()), (QUANTIZATION_VERSION, 2)] {
+        if !writer.has(key) {
+            writer.set(key, Value::U32(value))?;
+        }
+    }
+    Ok(())
 }
 
 /// Sorts tensors by layer; those outside come first.
