@@ -25,12 +25,14 @@ pub struct Ceilings {
 
 /// Memory that is read: more than most caches hold.
 const READ_BYTES: usize = 384 << 20;
-/// Measurements of which the best or the median counts.
-const REPEATS: usize = 5;
-/// Rounds of a measurement of arithmetic: about a millisecond.
-const ROUNDS: usize = 1 << 18;
+/// What is read at a time.
+const PIECE_BYTES: usize = 8 << 20;
+/// Measurements of arithmetic of which the best counts.
+const REPEATS: usize = 40;
+/// Rounds of such a measurement: less than a millisecond.
+const ROUNDS: usize = 1 << 15;
 
-/// Measures all limits, with the best instructions of this processor; takes about half a second, and 384 MiB of memory
+/// Measures all limits, with the best instructions of this processor; takes less than half a second, and 384 MiB of memory
 /// meanwhile.
 pub fn measure_ceilings(pool: &Pool) -> Result<Ceilings, OutOfMemory> {
     let tier = Tier::detect();
@@ -55,17 +57,18 @@ impl ReadCeiling {
         Ok(ReadCeiling(buffer))
     }
 
-    /// 10^9 bytes per second: the median of five.
+    /// 10^9 bytes per second: the median of short pieces, few of which are disturbed by other processes.
     pub fn measure(&self, pool: &Pool) -> f64 {
-        let share = self.0.len() / pool.threads();
-        let mut times = [0.0; REPEATS];
-        for time in &mut times {
+        let mut rates = Vec::new();
+        for piece in self.0.chunks_exact(PIECE_BYTES / size_of::<Line>()) {
+            let share = piece.len() / pool.threads();
             let start = Instant::now();
-            pool.run(|part| Tier::detect().run(Read { lines: &self.0[part * share..][..share] }));
-            *time = start.elapsed().as_secs_f64();
+            pool.run(|part| Tier::detect().run(Read { lines: &piece[part * share..][..share] }));
+            let bytes = share * pool.threads() * size_of::<Line>();
+            rates.push(bytes as f64 / start.elapsed().as_secs_f64() / 1e9);
         }
-        times.sort_by(f64::total_cmp);
-        (share * pool.threads() * size_of::<Line>()) as f64 / times[REPEATS / 2] / 1e9
+        rates.sort_by(f64::total_cmp);
+        rates[rates.len() / 2]
     }
 }
 
@@ -97,7 +100,7 @@ enum Kind {
     F32,
 }
 
-/// 10^9 multiplications and additions per second: the best of five.
+/// 10^9 multiplications and additions per second: the best of several short measurements.
 fn peak(pool: &Pool, tier: Tier, kind: Kind) -> f64 {
     // Without vector instructions a round takes a hundred times as long.
     let rounds = if tier == Tier::SCALAR { ROUNDS / 64 } else { ROUNDS };

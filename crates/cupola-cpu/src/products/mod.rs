@@ -43,7 +43,7 @@ use std::sync::{Mutex, PoisonError};
 /// threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// f32 activations, decoded weights, and one fixed order of summation (see [DESIGN](crate), "Exact mode"): the
+    /// f32 activations, decoded weights, and one fixed order of summation: the
     /// same bits on every tier. In 32 lanes, lane `l` takes inputs `l`, `l + 32`, ... in order by fused multiply-add; lanes
     /// then fold by 16, 8, 4, 2 and 1.
     Exact,
