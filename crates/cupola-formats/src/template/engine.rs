@@ -1,8 +1,8 @@
 //! The template engine, set up as transformers sets up Jinja.
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, Value};
-use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior};
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, State, UndefinedBehavior, escape_formatter};
 
 use serde_json::{Map, Value as Json};
 
@@ -13,7 +13,8 @@ use super::{Clock, TemplateError, json, python};
 const MAX_BYTES: usize = 1 << 20;
 /// The engine counts lines in 16 bits.
 const MAX_LINES: usize = 60_000;
-/// Steps that any template may take; one step also pays for 64 bytes of text. A second or so of work.
+/// Steps that any template may take; one step also pays for 64 bytes of text. A second or so of work. The engine takes no
+/// pay for lists that are joined with `+`: a template that doubles a list dozens of times is not stopped.
 const BASE_FUEL: u64 = 4_000_000;
 /// Steps more for every byte of the conversation.
 const FUEL_PER_BYTE: u64 = 4;
@@ -47,10 +48,23 @@ impl Engine {
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_recursion_limit(MAX_RECURSION);
         environment.set_unknown_method_callback(python::call_method);
-        environment.set_formatter(|out, _, value| Ok(write!(out, "{}", json::python_text(value))?));
-        environment.add_filter("tojson", |value: &Value, options: Kwargs| json::tojson(value, options));
-        environment.add_function("raise_exception", |message: &Value| -> Result<Value, Error> {
-            let message = message.to_string();
+        environment.set_formatter(|out, state, value| match json::float_text(value) {
+            Some(text) => Ok(out.write_str(&text)?),
+            None => escape_formatter(out, state, value),
+        });
+        // To Python whatever has a length and items is a sequence; the engine counts lists only.
+        environment.add_test("sequence", |value: &Value| {
+            use ValueKind::{Map, Seq, String, Undefined};
+            matches!(value.kind(), Undefined | String | Seq | Map) || value.len().is_some()
+        });
+        // To the engine None is an empty list.
+        environment.add_test("iterable", |value: &Value| {
+            use ValueKind::{Iterable, Map, Seq, String, Undefined};
+            matches!(value.kind(), Undefined | String | Seq | Map | Iterable)
+        });
+        environment.add_filter("tojson", json::tojson);
+        environment.add_function("raise_exception", |state: &mut State, message: Value| -> Result<Value, Error> {
+            let message = state.format(message)?;
             Err(Error::new(ErrorKind::InvalidOperation, message.clone()).with_source(Raised(message)))
         });
         environment.add_template_owned(NAME, prepare(source)).map_err(syntax_error)?;

@@ -1,9 +1,7 @@
 //! `tojson` as chat templates expect it: Python's `json.dumps` with non-ASCII text left alone.
 
-use std::borrow::Cow;
-
 use minijinja::value::{Kwargs, Value, ValueKind};
-use minijinja::{Error, ErrorKind};
+use minijinja::{Error, ErrorKind, State};
 
 /// Values nested deeper than this are refused: no message is, and the stack is finite.
 const MAX_DEPTH: usize = 128;
@@ -22,7 +20,7 @@ struct Layout {
 ///
 /// Keys keep the order in which they were given, separators are `", "` and `": "` (with `indent`: `","` and `": "`),
 /// nothing is escaped but what JSON demands, floats are written as Python writes them (`1.0`, `1e-05`).
-pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
+pub(super) fn tojson(state: &State, value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent = match options.get::<Option<Value>>("indent")? {
         None => None,
         Some(value) if value.is_none() || value.is_undefined() => None,
@@ -51,13 +49,13 @@ pub(super) fn tojson(value: &Value, options: Kwargs) -> Result<String, Error> {
         sort_keys: options.get::<Option<bool>>("sort_keys")?.unwrap_or(false),
     };
     options.assert_all_used()?;
-    layout.text(value)
+    layout.text(Some(state), value)
 }
 
 /// The text that `tojson` gives without arguments.
 pub(super) fn dumps(value: &Value) -> Result<String, Error> {
     let (item_separator, key_separator) = (", ".to_owned(), ": ".to_owned());
-    Layout { ensure_ascii: false, indent: None, item_separator, key_separator, sort_keys: false }.text(value)
+    Layout { ensure_ascii: false, indent: None, item_separator, key_separator, sort_keys: false }.text(None, value)
 }
 
 fn invalid(reason: String) -> Error {
@@ -65,13 +63,13 @@ fn invalid(reason: String) -> Error {
 }
 
 impl Layout {
-    fn text(&self, value: &Value) -> Result<String, Error> {
+    fn text(&self, state: Option<&State>, value: &Value) -> Result<String, Error> {
         let mut text = String::new();
-        self.write(&mut text, value, 0)?;
+        self.write(&mut text, state, value, 0)?;
         Ok(text)
     }
 
-    fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    fn write(&self, out: &mut String, state: Option<&State>, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(invalid(format!("tojson: the value is nested more than {MAX_DEPTH} deep")));
         }
@@ -81,49 +79,46 @@ impl Layout {
             ValueKind::Number => out.push_str(&number(value)),
             ValueKind::String => self.write_text(out, value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
-                let items = value.try_iter()?.collect::<Vec<_>>();
-                self.write_list(out, ('[', ']'), items.len(), depth, |out, index| {
-                    self.write(out, &items[index], depth + 1)
-                })?;
+                let items = items(state, value)?;
+                out.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    self.separate(out, index, depth);
+                    self.write(out, state, item, depth + 1)?;
+                }
+                self.close(out, ']', items.len(), depth);
             }
             ValueKind::Map => {
-                let mut keys = value.try_iter()?.collect::<Vec<_>>();
+                let mut keys = items(state, value)?;
                 if self.sort_keys {
                     keys.sort();
                 }
-                self.write_list(out, ('{', '}'), keys.len(), depth, |out, index| {
-                    let key = &keys[index];
+                out.push('{');
+                for (index, key) in keys.iter().enumerate() {
+                    self.separate(out, index, depth);
                     self.write_key(out, key)?;
                     out.push_str(&self.key_separator);
-                    self.write(out, &value.get_item(key)?, depth + 1)
-                })?;
+                    self.write(out, state, &value.get_item(key)?, depth + 1)?;
+                }
+                self.close(out, '}', keys.len(), depth);
             }
             kind => return Err(invalid(format!("tojson: a value that is {kind} has no JSON form"))),
         }
         Ok(())
     }
 
-    fn write_list(
-        &self,
-        out: &mut String,
-        (open, close): (char, char),
-        count: usize,
-        depth: usize,
-        mut item: impl FnMut(&mut String, usize) -> Result<(), Error>,
-    ) -> Result<(), Error> {
-        out.push(open);
-        for index in 0..count {
-            if index > 0 {
-                out.push_str(&self.item_separator);
-            }
-            self.new_line(out, depth + 1);
-            item(out, index)?;
+    /// What stands before an item.
+    fn separate(&self, out: &mut String, index: usize, depth: usize) {
+        if index > 0 {
+            out.push_str(&self.item_separator);
         }
+        self.new_line(out, depth + 1);
+    }
+
+    fn close(&self, out: &mut String, mark: char, count: usize, depth: usize) {
         if count > 0 {
             self.new_line(out, depth);
         }
-        out.push(close);
-        Ok(())
+        out.push(mark);
     }
 
     fn new_line(&self, out: &mut String, depth: usize) {
@@ -166,6 +161,17 @@ impl Layout {
     }
 }
 
+/// The items of a list or the keys of a mapping, each paid for: lists that a template joins are lazy, so a short template
+/// can describe one that no memory holds.
+pub(super) fn items(state: Option<&State>, value: &Value) -> Result<Vec<Value>, Error> {
+    let mut items = Vec::new();
+    for item in value.try_iter()?.checked() {
+        state.map_or(Ok(()), |state| state.consume_fuel(1))?;
+        items.push(item?);
+    }
+    Ok(items)
+}
+
 fn escape(out: &mut String, c: char) {
     for unit in c.encode_utf16(&mut [0; 2]) {
         out.push_str(&format!("\\u{unit:04x}"));
@@ -183,18 +189,18 @@ fn number(value: &Value) -> String {
     }
 }
 
-/// A value as Python's `print` writes it. The engine does the same, but for very large and very small floats.
-pub(super) fn python_text(value: &Value) -> Cow<'_, str> {
-    match value.kind() {
-        ValueKind::String => Cow::Borrowed(value.as_str().unwrap_or_default()),
-        ValueKind::Number => match number(value).as_str() {
-            "NaN" => "nan".into(),
-            "Infinity" => "inf".into(),
-            "-Infinity" => "-inf".into(),
-            other => other.to_owned().into(),
-        },
-        _ => value.to_string().into(),
+/// A float as Python's `print` writes it, which for very large and very small ones is not as the engine does. None for
+/// other values.
+pub(super) fn float_text(value: &Value) -> Option<String> {
+    if value.kind() != ValueKind::Number || value.is_integer() {
+        return None;
     }
+    Some(match float(f64::try_from(value.clone()).ok()?).as_str() {
+        "NaN" => "nan".to_owned(),
+        "Infinity" => "inf".to_owned(),
+        "-Infinity" => "-inf".to_owned(),
+        other => other.to_owned(),
+    })
 }
 
 /// A float as Python's `repr`: the shortest digits that read back, in exponent form below 1e-4 and from 1e16.

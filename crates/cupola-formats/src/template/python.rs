@@ -4,6 +4,8 @@ use minijinja::value::{Value, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State};
 use minijinja_contrib::pycompat::unknown_method_callback;
 
+use super::json::items;
+
 /// Widest text that a padding method makes.
 const MAX_WIDTH: usize = 4096;
 
@@ -11,11 +13,12 @@ const MAX_WIDTH: usize = 4096;
 pub(super) fn call_method(state: &mut State, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match value.kind() {
         ValueKind::String => {
-            if let Some(result) = string_method(value.as_str().unwrap_or_default(), method, args) {
+            if let Some(result) = string_method(state, value.as_str().unwrap_or_default(), method, args) {
                 return result;
             }
         }
-        ValueKind::Seq if method == "index" => return list_index(value, args),
+        ValueKind::Seq | ValueKind::Iterable if method == "index" => return list_index(state, value, args),
+        ValueKind::Seq | ValueKind::Iterable if method == "count" => return list_count(state, value, args),
         // Templates run in a sandbox in which what they were given cannot be changed.
         ValueKind::Seq if ["append", "extend", "insert", "pop", "remove", "clear"].contains(&method) => {
             return Err(unchangeable("list", method));
@@ -32,8 +35,9 @@ fn unchangeable(kind: &str, method: &str) -> Error {
     Error::new(ErrorKind::InvalidOperation, format!("a template may not change a {kind}, as {method} would"))
 }
 
-fn string_method(text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
+fn string_method(state: &State, text: &str, method: &str, args: &[Value]) -> Option<Result<Value, Error>> {
     Some(match method {
+        "join" => from_args(args).and_then(|(parts,)| join(state, text, parts)),
         "removeprefix" => from_args(args).map(|(part,): (&str,)| text.strip_prefix(part).unwrap_or(text).into()),
         "removesuffix" => from_args(args).map(|(part,): (&str,)| text.strip_suffix(part).unwrap_or(text).into()),
         "casefold" => from_args(args).map(|()| text.to_lowercase().into()),
@@ -103,9 +107,32 @@ fn index(text: &str, at: Option<usize>) -> Result<Value, Error> {
     Ok(Value::from(text[..at].chars().count()))
 }
 
-fn list_index(list: &Value, args: &[Value]) -> Result<Value, Error> {
+/// As in Python, all parts must be strings.
+fn join(state: &State, separator: &str, parts: &Value) -> Result<Value, Error> {
+    let mut joined = String::new();
+    for (index, part) in items(Some(state), parts)?.iter().enumerate() {
+        let part = part.as_str().ok_or_else(|| {
+            let reason = format!("join: item {index} is a {}, not a string", part.kind());
+            Error::new(ErrorKind::InvalidOperation, reason)
+        })?;
+        if index > 0 {
+            joined.push_str(separator);
+        }
+        joined.push_str(part);
+        // Paid for before it grows further, at the engine's price.
+        state.consume_fuel(((separator.len() + part.len()) / 64) as u64)?;
+    }
+    Ok(Value::from(joined))
+}
+
+fn list_count(state: &State, list: &Value, args: &[Value]) -> Result<Value, Error> {
     let (wanted,): (&Value,) = from_args(args)?;
-    let at = list.try_iter()?.position(|item| item == *wanted);
+    Ok(Value::from(items(Some(state), list)?.iter().filter(|item| *item == wanted).count()))
+}
+
+fn list_index(state: &State, list: &Value, args: &[Value]) -> Result<Value, Error> {
+    let (wanted,): (&Value,) = from_args(args)?;
+    let at = items(Some(state), list)?.iter().position(|item| item == wanted);
     at.map(Value::from).ok_or_else(|| Error::new(ErrorKind::InvalidOperation, format!("{wanted} is not in list")))
 }
 

@@ -30,7 +30,7 @@ const LINE_BREAK: &str = r"[\r\n]";
 const HAN_AND_HANGUL: &str = "[一-龥ࠀ-一가-퟿]+";
 const HAN_AND_KANA: &str = "[一-龥぀-ゟ゠-ヿ]+";
 /// Letters with case, as DeepSeek LLM lists them.
-const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
+const CASED: &str = r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝ\x{1F5F}-\x{1F7D}ᾀ-ᾴᾶ-ᾼ\x{1FBE}ῂ-ῄῆ-ῌῐ-\x{1FD3}ῖ-\x{1FDB}ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤ\x{2126}ℨ\x{212A}-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
 const WIDE_PUNCTUATION: &str = r"\s?[!-/:-~！-／：-～‘-‟　-。]+";
 const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
 
@@ -156,11 +156,14 @@ impl PreTokenizer {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+    use tokenizers::{OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer as _};
+
     use super::*;
 
     #[test]
     fn every_pattern_compiles_and_every_name_is_unique() {
-        let mut names = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
         for entry in &TABLE {
             entry.build().expect("a valid pattern");
             names.extend(entry.names);
@@ -175,5 +178,22 @@ mod tests {
     fn an_unknown_name_is_an_error_that_lists_the_known_ones() {
         let error = PreTokenizer::named("no-such").err().expect("an error").to_string();
         assert!(error.contains("\"no-such\"") && error.contains("llama-bpe") && error.contains("qwen2"), "{error}");
+    }
+
+    #[test]
+    fn pieces_are_those_of_oniguruma() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/text/pieces.json");
+        let expected: Value = serde_json::from_slice(&std::fs::read(path).expect("the file")).expect("JSON");
+        for set in expected.as_array().expect("a list") {
+            let name = set["name"].as_str().expect("a name");
+            let pre = PreTokenizer::named(name).expect("a known name").build().expect("a valid pattern");
+            for case in set["cases"].as_array().expect("a list") {
+                let mut text = PreTokenizedString::from(case["text"].as_str().expect("a text"));
+                pre.pre_tokenize(&mut text).expect("pieces");
+                let splits = text.get_splits(OffsetReferential::Original, OffsetType::Byte);
+                let pieces: Vec<&str> = splits.iter().map(|(piece, ..)| *piece).collect();
+                assert_eq!(Value::from(pieces), case["pieces"], "{name}: {}", case["text"]);
+            }
+        }
     }
 }
