@@ -20,7 +20,10 @@ const STYLES: styling::Styles = styling::Styles::styled()
 /// `embedded`: the little story model that is part of this program.
 #[derive(Parser)]
 #[command(name = "cupola", version, styles = STYLES, max_term_width = 100, subcommand_required = true)]
-#[command(arg_required_else_help = true, disable_help_subcommand = true, after_help = "\
+#[command(
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    after_help = "\
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted with Ctrl-C.
 Colours: only on a terminal, and not if NO_COLOR is set.
 
@@ -28,7 +31,8 @@ Examples:
   cupola run                                      a story from the embedded model
   cupola run ./SmolLM2.gguf \"Why is the sky blue?\"
   cupola chat Qwen/Qwen3-0.6B                     fetched from the hub on first use
-  cupola quantize ./Qwen3-0.6B qwen3.gguf --type Q4_K_M")]
+  cupola quantize ./Qwen3-0.6B qwen3.gguf --type Q4_K_M"
+)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,

@@ -90,7 +90,8 @@ pub fn json(reply: &Reply, seed: u64, load: Duration) -> Json {
 /// A reply's times in a line.
 pub fn timing(usage: &Usage, finish: FinishReason, seed: u64) -> String {
     let speed = |tokens, time| rate(tokens, time).map_or(String::new(), |r| format!(" at {r:.1}/s"));
-    let cached = if usage.cached_tokens > 0 { format!(", {} from the cache", usage.cached_tokens) } else { String::new() };
+    let cached =
+        if usage.cached_tokens > 0 { format!(", {} from the cache", usage.cached_tokens) } else { String::new() };
     format!(
         "[prompt: {} tokens{}{cached}; reply: {} tokens{}; ended by {}; seed {seed}]",
         usage.prompt_tokens,

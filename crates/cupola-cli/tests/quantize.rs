@@ -38,7 +38,18 @@ fn compare(model: &Path, expected: &[u8]) -> (f32, Vec<i32>) {
 #[test]
 fn converted_references_compute_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let names = ["llama", "llama3", "llama_bias", "llama_head_dim", "llama_yarn", "mistral", "phi3", "qwen2", "qwen3", "smollm3"];
+    let names = [
+        "llama",
+        "llama3",
+        "llama_bias",
+        "llama_head_dim",
+        "llama_yarn",
+        "mistral",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    ];
     for name in names {
         let reference = data(&format!("refs/{name}"));
         let out = folder.path().join(format!("{name}.gguf"));

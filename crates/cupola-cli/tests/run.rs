@@ -14,8 +14,8 @@ fn the_embedded_model_continues_as_it_does_elsewhere() {
     let args = ["run", "--raw", "--prompt", prompt, "--temp", "0", "--repeat-penalty", "1", "-n", "32", "--json"];
     let reply = run(args).json();
     let expected = [
-        336, 288, 259, 374, 856, 310, 259, 440, 542, 16, 336, 677, 315, 259, 440, 936, 310, 847, 697, 623, 16, 893, 387,
-        14, 284, 813, 259, 953, 790, 315, 264, 2309,
+        336, 288, 259, 374, 856, 310, 259, 440, 542, 16, 336, 677, 315, 259, 440, 936, 310, 847, 697, 623, 16, 893,
+        387, 14, 284, 813, 259, 953, 790, 315, 264, 2309,
     ];
     assert_eq!(reply["tokens"], json!(expected));
     assert_eq!(reply["finish_reason"], "length");

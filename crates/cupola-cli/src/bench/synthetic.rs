@@ -60,9 +60,10 @@ const fn shape(
 impl Shape {
     /// The shape of this name.
     pub fn named(name: &str) -> std::result::Result<Shape, String> {
-        SHAPES.into_iter().find(|s| s.name.eq_ignore_ascii_case(name)).ok_or_else(|| {
-            format!("unknown shape; known are {}", SHAPES.map(|s| s.name).join(", "))
-        })
+        SHAPES
+            .into_iter()
+            .find(|s| s.name.eq_ignore_ascii_case(name))
+            .ok_or_else(|| format!("unknown shape; known are {}", SHAPES.map(|s| s.name).join(", ")))
     }
 
     /// The program with all matrices in one format, where their rows allow it.
@@ -92,7 +93,8 @@ impl Shape {
                 let (q_norm, k_norm) = (norm(&mut g, self.head_dim), norm(&mut g, self.head_dim));
                 (q, k) = (g.norm(q, q_norm), g.norm(k, k_norm));
             }
-            (q, k) = (g.rope(q, self.head_dim, RopeStyle::Halves, rope), g.rope(k, self.head_dim, RopeStyle::Halves, rope));
+            (q, k) =
+                (g.rope(q, self.head_dim, RopeStyle::Halves, rope), g.rope(k, self.head_dim, RopeStyle::Halves, rope));
             let cache = KvLayer { heads: self.kv_heads, key_dim: self.head_dim, value_dim: self.head_dim };
             let mut a = g_attention(&mut g, [q, k, v], cache, self);
             if layer + 1 == self.layers {
@@ -117,10 +119,26 @@ impl Shape {
     }
 }
 
-fn g_attention(g: &mut Builder, [q, k, v]: [cupola_graph::ValueId; 3], cache: KvLayer, shape: &Shape) -> cupola_graph::ValueId {
+fn g_attention(
+    g: &mut Builder,
+    [q, k, v]: [cupola_graph::ValueId; 3],
+    cache: KvLayer,
+    shape: &Shape,
+) -> cupola_graph::ValueId {
     let layer = g.kv_layer(cache);
     let scale = 1.0 / (shape.head_dim as f32).sqrt();
-    g.attention(Attention { q, k, v, layer, heads: shape.heads, scale, window: None, softcap: None, sink: None, out: q })
+    g.attention(Attention {
+        q,
+        k,
+        v,
+        layer,
+        heads: shape.heads,
+        scale,
+        window: None,
+        softcap: None,
+        sink: None,
+        out: q,
+    })
 }
 
 /// Random weights: rows are pieces of one pool for each format, so that making them costs a copy.
@@ -201,7 +219,8 @@ mod tests {
     /// Parameters as the models' cards state them, in millions.
     #[test]
     fn shapes_have_the_published_number_of_parameters() {
-        let cards = [("llama3-1b", 1235), ("llama3-8b", 8030), ("smollm2-135m", 134), ("qwen3-0.6b", 596), ("qwen3-8b", 8190)];
+        let cards =
+            [("llama3-1b", 1235), ("llama3-8b", 8030), ("smollm2-135m", 134), ("qwen3-0.6b", 596), ("qwen3-8b", 8190)];
         for (name, millions) in cards {
             let program = Shape::named(name).unwrap().program(Format::Q4_0).unwrap();
             let matrices: usize = program.weights.iter().map(|w| w.n_out * w.n_in).sum();

@@ -70,7 +70,8 @@ pub struct Args {
 }
 
 fn parse_format(text: &str) -> std::result::Result<Format, String> {
-    Format::from_name(text).ok_or_else(|| format!("unknown format; known are {}", Format::ALL.map(|f| f.name()).join(", ")))
+    Format::from_name(text)
+        .ok_or_else(|| format!("unknown format; known are {}", Format::ALL.map(|f| f.name()).join(", ")))
 }
 
 /// The longest test: key-value blocks for it are taken at once.
@@ -103,7 +104,10 @@ fn phases(args: &Args) -> Result<Vec<Phase>> {
         return Err(Failure::Usage("there is nothing to measure: all lengths are 0".into()));
     }
     if let Some(long) = phases.iter().find(|p| p.tokens() > LONGEST) {
-        return Err(Failure::Usage(format!("a test of {} tokens is too long; at most {LONGEST} are possible", long.tokens())));
+        return Err(Failure::Usage(format!(
+            "a test of {} tokens is too long; at most {LONGEST} are possible",
+            long.tokens()
+        )));
     }
     Ok(phases)
 }

@@ -56,7 +56,10 @@ pub fn run(args: Args) -> Result<()> {
     if reader.is_interactive() {
         let name = engine.loaded().and_then(|l| l.info.name.clone()).unwrap_or_else(|| "the model".into());
         let context = engine.context();
-        terminal::quiet_note(&format!("{}, context of {context} tokens. /help lists commands.", terminal::printable(&name)));
+        terminal::quiet_note(&format!(
+            "{}, context of {context} tokens. /help lists commands.",
+            terminal::printable(&name)
+        ));
     }
     interrupt::listen();
     loop {

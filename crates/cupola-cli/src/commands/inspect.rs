@@ -102,7 +102,8 @@ struct Devices {
 
 impl Runnable {
     fn of(checkpoint: &Checkpoint, args: &Args) -> Runnable {
-        let model = cupola_models::build(checkpoint).map(|m| (Arc::new(fuse(m.program)), m.info)).map_err(|e| e.to_string());
+        let model =
+            cupola_models::build(checkpoint).map(|m| (Arc::new(fuse(m.program)), m.info)).map_err(|e| e.to_string());
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).map_err(|e| e.to_string());
         let devices = model.as_ref().ok().filter(|_| args.program).map(|(program, _)| {
             let selected = cupola::registry().select(&args.device.device, &args.device.options(None, false));
@@ -157,7 +158,10 @@ fn describe(checkpoint: &Checkpoint, runnable: &Runnable, args: &Args) -> Result
             line("name", name)?;
         }
         line("layers", &format!("{} of width {}", info.layers, info.hidden))?;
-        line("heads", &format!("{} over {} of keys and values, each {} wide", info.heads, info.kv_heads, info.head_dim))?;
+        line(
+            "heads",
+            &format!("{} over {} of keys and values, each {} wide", info.heads, info.kv_heads, info.head_dim),
+        )?;
         line("vocabulary", &format!("{} tokens", info.vocab))?;
         line("context", &format!("{} tokens", info.context_length))?;
         line("parameters", &units::count(info.parameters))?;
@@ -172,7 +176,14 @@ fn describe(checkpoint: &Checkpoint, runnable: &Runnable, args: &Args) -> Result
         let per_thousand = |kv| units::bytes(1000 * program.token_kv_bytes(kv) as u64);
         let full = info.context_length as u64 * program.token_kv_bytes(args.device.kv_type) as u64;
         line("memory", &format!("{} of weights", units::bytes(program.weight_bytes() as u64)))?;
-        line("", &format!("{} for keys and values of 1000 tokens as f16, {} as f32", per_thousand(KvType::F16), per_thousand(KvType::F32)))?;
+        line(
+            "",
+            &format!(
+                "{} for keys and values of 1000 tokens as f16, {} as f32",
+                per_thousand(KvType::F16),
+                per_thousand(KvType::F32)
+            ),
+        )?;
         line("", &format!("{} for a full context", units::bytes(full)))?;
     }
     match &runnable.tokenizer {
@@ -198,7 +209,13 @@ fn describe(checkpoint: &Checkpoint, runnable: &Runnable, args: &Args) -> Result
         let shape = |t: &Tensor| format!("{:?}", t.shape);
         for t in checkpoint.tensors() {
             let bytes = units::bytes(t.bytes.len() as u64);
-            writeln!(out, "{:<48} {:<8} {:<20} {bytes:>12}", terminal::printable(t.name), t.dtype.to_string(), shape(&t))?;
+            writeln!(
+                out,
+                "{:<48} {:<8} {:<20} {bytes:>12}",
+                terminal::printable(t.name),
+                t.dtype.to_string(),
+                shape(&t)
+            )?;
         }
     }
     if args.program {
@@ -212,7 +229,13 @@ fn print_metadata(checkpoint: &Checkpoint, out: &mut impl Write) -> Result<()> {
     match checkpoint.config() {
         Some(Config::Gguf(metadata)) => {
             for (key, value) in metadata.iter() {
-                writeln!(out, "{:<44} {:<7} {}", terminal::printable(key), value.kind().to_string(), terminal::printable(&value.to_string()))?;
+                writeln!(
+                    out,
+                    "{:<44} {:<7} {}",
+                    terminal::printable(key),
+                    value.kind().to_string(),
+                    terminal::printable(&value.to_string())
+                )?;
             }
         }
         Some(Config::Hf(config)) => {
@@ -237,7 +260,12 @@ fn print_program(runnable: &Runnable, out: &mut impl Write) -> Result<()> {
     };
     for (op, assignment) in program.ops.iter().zip(&devices.assignments) {
         let name = |b: usize| devices.backends.get(b).map_or("nobody", |b| b.device().kind.as_str());
-        writeln!(out, "{:<6} {}", assignment.backend.map_or("nobody", name), terminal::printable(&program.describe(op)))?;
+        writeln!(
+            out,
+            "{:<6} {}",
+            assignment.backend.map_or("nobody", name),
+            terminal::printable(&program.describe(op))
+        )?;
         for (b, reason) in &assignment.declines {
             writeln!(out, "       not {}: {reason}", name(*b))?;
         }
@@ -323,7 +351,8 @@ fn gguf_json(metadata: &Metadata) -> Json {
 fn program_json(program: &Program, devices: &Devices) -> Json {
     let kind = |b: usize| devices.backends.get(b).map(|b| b.device().kind.clone());
     let op = |(op, assignment): (&cupola_graph::Op, &Assignment)| {
-        let declines = assignment.declines.iter().map(|(b, reason)| json!({ "device": kind(*b), "reason": reason.to_string() }));
+        let declines =
+            assignment.declines.iter().map(|(b, reason)| json!({ "device": kind(*b), "reason": reason.to_string() }));
         let bytes: usize = op.weights().iter().map(|w| program.weight(*w).bytes()).sum();
         json!({
             "op": op.name(),

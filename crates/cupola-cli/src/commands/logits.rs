@@ -22,7 +22,13 @@ pub struct Args {
     model: String,
 
     /// Token ids, separated by commas
-    #[arg(long, value_name = "IDS", value_delimiter = ',', required_unless_present = "prompt", conflicts_with = "prompt")]
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        required_unless_present = "prompt",
+        conflicts_with = "prompt"
+    )]
     tokens: Vec<u32>,
 
     /// A text; begin-of-text is added if the model wants it
@@ -69,7 +75,10 @@ pub fn run(args: Args) -> Result<()> {
     }
     serialize_to_file(tensors, None, &args.out).within(|| format!("cannot write {}", args.out.display()))?;
     if greedy.as_ref().is_some_and(|g| Some(g.len()) != args.greedy) {
-        return Err(Failure::new(format!("the context of {} tokens ended before the greedy tokens did", engine.context())));
+        return Err(Failure::new(format!(
+            "the context of {} tokens ended before the greedy tokens did",
+            engine.context()
+        )));
     }
     let size = units::bytes(floats.len() as u64);
     terminal::note(&format!("{}: logits of {} tokens, {size}", args.out.display(), tokens.len()));

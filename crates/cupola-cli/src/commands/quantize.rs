@@ -76,18 +76,25 @@ pub fn run(args: Args) -> Result<()> {
     }
     let size = std::fs::metadata(&args.output).map_or(0, |m| m.len());
     if args.json {
-        let formats = report.formats.iter().map(|(name, (tensors, bytes))| {
-            (name.clone(), json!({ "tensors": tensors, "bytes": bytes }))
-        });
+        let formats = report
+            .formats
+            .iter()
+            .map(|(name, (tensors, bytes))| (name.clone(), json!({ "tensors": tensors, "bytes": bytes })));
         return terminal::json(&json!({
             "path": args.output, "type": args.target.to_string(), "bytes": size,
             "formats": formats.collect::<serde_json::Map<_, _>>(), "warnings": report.warnings,
             "seconds": start.elapsed().as_secs_f64(),
         }));
     }
-    let one = |(name, (tensors, bytes)): (&String, &(usize, u64))| format!("{tensors} x {name} ({})", units::bytes(*bytes));
+    let one =
+        |(name, (tensors, bytes)): (&String, &(usize, u64))| format!("{tensors} x {name} ({})", units::bytes(*bytes));
     let formats = report.formats.iter().map(one).collect::<Vec<_>>().join(", ");
-    terminal::note(&format!("{}: {}, {formats}, {:.1} s", args.output.display(), units::bytes(size), start.elapsed().as_secs_f64()));
+    terminal::note(&format!(
+        "{}: {}, {formats}, {:.1} s",
+        args.output.display(),
+        units::bytes(size),
+        start.elapsed().as_secs_f64()
+    ));
     Ok(())
 }
 

@@ -65,9 +65,10 @@ fn window(family: Family, config: &HfConfig) -> Result<Option<u32>> {
     }
     // These have the key whether or not they use it; GGUF has no place for the layers that do.
     match (config.optional_bool("use_sliding_window")?, window) {
-        (Some(true), Some(n)) => {
-            Err(Failure::new(format!("GGUF's {} architecture cannot express a sliding window of {n} tokens", family.gguf)))
-        }
+        (Some(true), Some(n)) => Err(Failure::new(format!(
+            "GGUF's {} architecture cannot express a sliding window of {n} tokens",
+            family.gguf
+        ))),
         _ => Ok(None),
     }
 }

@@ -211,9 +211,14 @@ fn from_hugging_face<'a>(
         let rotated = [".attn_q.", ".attn_k."].iter().any(|part| name.contains(part));
         let interleave = (family.interleaved && rotated).then(|| config.head_dim()).transpose()?;
         if let Some(head_dim) = interleave.map(|d| d as usize)
-            && (head_dim < 2 || !head_dim.is_multiple_of(2) || !tensor.shape.first().is_some_and(|n| n.is_multiple_of(head_dim)))
+            && (head_dim < 2
+                || !head_dim.is_multiple_of(2)
+                || !tensor.shape.first().is_some_and(|n| n.is_multiple_of(head_dim)))
         {
-            let message = format!("tensor `{}` has shape {:?}, which is no whole number of heads of {head_dim}", tensor.name, tensor.shape);
+            let message = format!(
+                "tensor `{}` has shape {:?}, which is no whole number of heads of {head_dim}",
+                tensor.name, tensor.shape
+            );
             return Err(Failure::new(message));
         }
         let add = if family.norm_plus_one && name.ends_with("_norm.weight") { 1.0 } else { 0.0 };
@@ -223,7 +228,8 @@ fn from_hugging_face<'a>(
     planned.sort_by_key(|p| place(&p.name));
     let embedding = planned.iter().find(|p| p.name == "token_embd.weight");
     let rows = embedding.and_then(|p| p.tensor.shape.first().copied());
-    let rows = rows.ok_or_else(|| Failure::new("the checkpoint has no embedding matrix (model.embed_tokens.weight)"))?;
+    let rows =
+        rows.ok_or_else(|| Failure::new("the checkpoint has no embedding matrix (model.embed_tokens.weight)"))?;
 
     writer.set("general.architecture", Value::String(family.gguf.into()))?;
     writer.set("general.type", Value::String("model".into()))?;
@@ -240,7 +246,8 @@ fn from_hugging_face<'a>(
         warnings.push("there is no tokenizer.json: the file takes token ids only".into());
     }
 
-    let mut plan = Plan { wishes, layers: config.usize("num_hidden_layers")?, tied, fallen_back: BTreeMap::new(), requantized: 0 };
+    let mut plan =
+        Plan { wishes, layers: config.usize("num_hidden_layers")?, tied, fallen_back: BTreeMap::new(), requantized: 0 };
     let mut parts = vec![];
     for (name, values) in extra {
         let (shape, kind) = (vec![values.len()], GgmlType::from(Format::F32));

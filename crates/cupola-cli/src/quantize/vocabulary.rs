@@ -55,7 +55,9 @@ impl Vocabulary {
             });
         }
         if model["byte_fallback"] != true {
-            return Err("this BPE tokenizer is neither byte-level nor of SentencePiece's kind (no byte_fallback)".into());
+            return Err(
+                "this BPE tokenizer is neither byte-level nor of SentencePiece's kind (no byte_fallback)".into()
+            );
         }
         Ok(Vocabulary {
             model: "llama",
@@ -75,7 +77,8 @@ fn tokens(tokenizer: &Json, rows: usize) -> Result<(Vec<String>, Vec<i32>), Stri
     let mut kinds = vec![kind::UNUSED; rows];
     let mut put = |id: Option<u64>, text: &str, k: i32| -> Result<(), String> {
         let at = id.and_then(|id| usize::try_from(id).ok()).filter(|at| *at < rows);
-        let at = at.ok_or_else(|| format!("token {text:?} has an id outside the {rows} rows of the embedding matrix"))?;
+        let at =
+            at.ok_or_else(|| format!("token {text:?} has an id outside the {rows} rows of the embedding matrix"))?;
         (tokens[at], kinds[at]) = (Some(text.to_string()), k);
         Ok(())
     };
@@ -191,7 +194,8 @@ fn pre_tokenizer(tokenizer: &Json) -> Result<&'static str, String> {
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// Names that llama.cpp reads in `tokenizer.ggml.pre`, whether a piece that is a token as a whole stays whole whatever

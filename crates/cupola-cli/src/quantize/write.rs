@@ -136,7 +136,9 @@ impl Rows<'_> {
     }
 
     fn row_bytes(&self, n_in: usize) -> Result<usize> {
-        self.from.row_bytes(n_in).ok_or_else(|| Failure::new(format!("rows of {n_in} values are no {} blocks", self.from)))
+        self.from
+            .row_bytes(n_in)
+            .ok_or_else(|| Failure::new(format!("rows of {n_in} values are no {} blocks", self.from)))
     }
 
     fn convert(&self, rows: Range<usize>, n_in: usize) -> Result<Vec<u8>> {
@@ -153,7 +155,8 @@ impl Rows<'_> {
             }
         }
         let bytes = self.to.row_bytes(values.len());
-        let mut encoded = vec![0; bytes.ok_or_else(|| Failure::new(format!("{} values are no {} blocks", values.len(), self.to)))?];
+        let mut encoded =
+            vec![0; bytes.ok_or_else(|| Failure::new(format!("{} values are no {} blocks", values.len(), self.to)))?];
         cupola_quant::encode(self.to, &values, &mut encoded)?;
         Ok(encoded)
     }
