@@ -5,7 +5,7 @@ use crate::failure::{Result, Within};
 use crate::terminal;
 use rustyline::error::ReadlineError;
 use rustyline::{Config, DefaultEditor};
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, Read};
 use std::path::PathBuf;
 
 /// What came from the user.
@@ -30,6 +30,9 @@ enum Source {
     Editor { editor: Box<DefaultEditor>, history: Option<PathBuf> },
     Lines,
 }
+
+/// More than any model's context holds: longer lines are cut into messages of this many bytes.
+const LONGEST_LINE: u64 = 64 << 20;
 
 const PROMPT: &str = "> ";
 const CONTINUED: &str = "| ";
@@ -72,7 +75,8 @@ impl Reader {
                 }
                 Source::Lines => {
                     let mut line = String::new();
-                    if io::stdin().lock().read_line(&mut line).within(|| "standard input".into())? == 0 {
+                    let read = io::stdin().lock().take(LONGEST_LINE).read_line(&mut line);
+                    if read.within(|| "cannot read standard input".into())? == 0 {
                         // A block that nobody ended is complete all the same.
                         return Ok(if self.input.is_open() { Line::Message(self.input.take()) } else { Line::End });
                     }

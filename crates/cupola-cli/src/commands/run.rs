@@ -105,12 +105,18 @@ pub fn run(args: Args) -> Result<()> {
     }
 }
 
+/// More than any model's context holds: what an endless standard input may take of memory.
+const LONGEST_PROMPT: u64 = 64 << 20;
+
 /// The prompt: the second positional argument, the flag, or the default for the embedded model.
 fn prompt(args: &Args, model: &Model) -> Result<String> {
     match args.prompt.as_deref().or(args.prompt_flag.as_deref()) {
         Some("-") => {
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).within(|| "standard input".into())?;
+            let read = std::io::stdin().take(LONGEST_PROMPT + 1).read_to_string(&mut text);
+            if read.within(|| "cannot read standard input".into())? as u64 > LONGEST_PROMPT {
+                return Err(Failure::new(format!("the prompt has more than {LONGEST_PROMPT} bytes; no context is so long")));
+            }
             // The newline that ends the last line is not part of what was meant.
             text.truncate(text.trim_end_matches(['\r', '\n']).len());
             Ok(text)
