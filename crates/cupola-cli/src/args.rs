@@ -3,7 +3,7 @@
 use crate::commands::{bench, chat, devices, inspect, logits, pull, quantize, run};
 use clap::builder::{FalseyValueParser, styling};
 use clap::{Parser, Subcommand};
-use cupola_backend::{DeviceChoice, Options};
+use cupola_backend::{Activations, DeviceChoice, Options};
 use cupola_graph::KvType;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -74,6 +74,11 @@ pub struct DeviceArgs {
     #[arg(long, env = "CUPOLA_EXACT", value_parser = FalseyValueParser::new())]
     pub exact: bool,
 
+    /// Bits to which activations are rounded before they meet weights in blocks. 8 reads prompts faster but may change
+    /// answers; --exact does not round
+    #[arg(long, value_name = "16|8", default_value = "16", env = "CUPOLA_ACTIVATIONS", value_parser = parse_activations)]
+    pub activations: Activations,
+
     /// The highest CPU instruction set to use, by its name in `cupola devices`
     #[arg(long = "cpu", value_name = "TIER", env = "CUPOLA_CPU", hide_short_help = true)]
     pub cpu_tier: Option<String>,
@@ -88,11 +93,20 @@ impl DeviceArgs {
     pub fn options(&self, threads: Option<NonZeroUsize>, profile: bool) -> Options {
         Options {
             exact: self.exact,
+            activations: self.activations,
             threads: threads.map(NonZeroUsize::get),
             kv_type: self.kv_type,
             cpu_tier: self.cpu_tier.clone(),
             profile,
         }
+    }
+}
+
+fn parse_activations(text: &str) -> Result<Activations, String> {
+    match text {
+        "16" => Ok(Activations::Bits16),
+        "8" => Ok(Activations::Bits8),
+        _ => Err("expected 16 or 8".into()),
     }
 }
 

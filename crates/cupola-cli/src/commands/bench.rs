@@ -200,21 +200,24 @@ impl Measured {
             gigabytes,
             gigaops,
             share_of_reading: gigabytes / limit.read_gbs,
-            share_of_arithmetic: gigaops / arithmetic_limit(program, limit, options.exact).1,
+            share_of_arithmetic: gigaops / arithmetic_limit(program, limit, options).1,
         }
     }
 }
 
 /// The limit of the arithmetic that most of the program's weights take part in, with its name.
-fn arithmetic_limit(program: &Program, limits: &Ceilings, exact: bool) -> (&'static str, f64) {
+fn arithmetic_limit(program: &Program, limits: &Ceilings, options: &Options) -> (&'static str, f64) {
     let mut bytes: BTreeMap<Format, usize> = BTreeMap::new();
     for weight in &program.weights {
         *bytes.entry(weight.format).or_default() += weight.bytes();
     }
     match bytes.into_iter().max_by_key(|(_, n)| *n).map(|(format, _)| format) {
-        _ if exact => ("f32", limits.f32_gflops),
-        Some(Format::BF16) => ("bf16", limits.bf16_gflops),
-        Some(format) if !format.is_float() => ("int8", limits.int8_gops),
+        _ if options.exact => ("f32", limits.f32_gflops),
+        Some(Format::BF16) if options.activations == Activations::Bits8 => ("bf16", limits.bf16_gflops),
+        Some(format) if !format.is_float() => match options.activations {
+            Activations::Bits16 => ("int16", limits.int16_gops),
+            Activations::Bits8 => ("int8", limits.int8_gops),
+        },
         _ => ("f32", limits.f32_gflops),
     }
 }
@@ -260,10 +263,11 @@ fn report(
     for (run, limit) in runs.iter().zip(limits) {
         writeln!(
             out,
-            "limits   threads {}: reading {:.1} GB/s, int8 {:.0} Gop/s, bf16 {:.0} Gop/s, f32 {:.0} Gop/s",
+            "limits   threads {}: reading {:.1} GB/s, int8 {:.0} Gop/s, int16 {:.0} Gop/s, bf16 {:.0} Gop/s, f32 {:.0} Gop/s",
             threads_name(run),
             limit.read_gbs,
             limit.int8_gops,
+            limit.int16_gops,
             limit.bf16_gflops,
             limit.f32_gflops
         )?;
@@ -315,6 +319,7 @@ fn report_json(
             "limits": {
                 "read_gb_per_second": limit.read_gbs,
                 "int8_gop_per_second": limit.int8_gops,
+                "int16_gop_per_second": limit.int16_gops,
                 "bf16_gop_per_second": limit.bf16_gflops,
                 "f32_gop_per_second": limit.f32_gflops,
             },

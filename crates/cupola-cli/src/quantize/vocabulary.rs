@@ -1,5 +1,6 @@
 //! The vocabulary of a `tokenizer.json` as the lists that GGUF stores.
 
+use cupola_formats::tokenizer::gguf_pre_tokenizer;
 use serde_json::Value as Json;
 use std::collections::HashMap;
 
@@ -165,7 +166,10 @@ fn puts_space_first(tokenizer: &Json) -> bool {
         || pre_tokenizers.iter().filter(|s| s["type"] == "Metaspace").any(metaspace)
 }
 
-/// llama.cpp's name for the pre-tokenizer of a byte-level BPE.
+/// The expression that the `ByteLevel` step of a `tokenizer.json` stands for, GPT-2's.
+const BYTE_LEVEL: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// The name for the pre-tokenizer of a byte-level BPE.
 fn pre_tokenizer(tokenizer: &Json) -> Result<&'static str, String> {
     let unknown = |what: String| format!("the pre-tokenizer cannot be written as GGUF: {what}");
     let mut patterns: Vec<&str> = vec![];
@@ -176,7 +180,7 @@ fn pre_tokenizer(tokenizer: &Json) -> Result<&'static str, String> {
                     return Err(unknown("it puts a space before the text".into()));
                 }
                 if step["use_regex"] != false {
-                    patterns.push(GPT2);
+                    patterns.push(BYTE_LEVEL);
                 }
             }
             "Split" => patterns.push(step["pattern"]["Regex"].as_str().unwrap_or_default()),
@@ -184,30 +188,17 @@ fn pre_tokenizer(tokenizer: &Json) -> Result<&'static str, String> {
             other => return Err(unknown(format!("it has a step of type {other}"))),
         }
     }
+    let mut nfc = false;
+    for step in steps(&tokenizer["normalizer"], "normalizers") {
+        match step["type"].as_str() {
+            Some("NFC") => nfc = true,
+            other => return Err(unknown(format!("there is a normalizer of type {}", other.unwrap_or_default()))),
+        }
+    }
     let ignore_merges = tokenizer["model"]["ignore_merges"] == true;
-    let found = PRE_TOKENIZERS.iter().find(|(_, whole, p)| *whole == ignore_merges && *p == patterns.as_slice());
-    found.map(|(name, ..)| *name).ok_or_else(|| {
-        let known = PRE_TOKENIZERS.iter().map(|(name, ..)| *name).collect::<Vec<_>>().join(", ");
-        unknown(format!("it has the expressions {patterns:?}; those of {known} are known"))
-    })
+    let name = gguf_pre_tokenizer(&patterns, ignore_merges, nfc);
+    name.ok_or_else(|| unknown(format!("GGUF has no name for the expressions {patterns:?}")))
 }
-
-const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
-const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str =
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-
-/// Names that llama.cpp reads in `tokenizer.ggml.pre`, whether a piece that is a token as a whole stays whole whatever
-/// the merges say, and the expressions that cut a text, in turn.
-const PRE_TOKENIZERS: [(&str, bool, &[&str]); 6] = [
-    ("gpt-2", false, &[GPT2]),
-    ("smollm", false, &[r"\p{N}", GPT2]),
-    ("qwen2", false, &[QWEN2]),
-    ("llama-bpe", true, &[LLAMA3]),
-    ("dbrx", false, &[LLAMA3]),
-    ("tekken", true, &[TEKKEN]),
-];
 
 #[cfg(test)]
 mod tests {
@@ -238,22 +229,27 @@ mod tests {
         assert_eq!(v.merges, ["a b", "ab c"]);
     }
 
+    /// The expressions of the tokenizer.json files of SmolLM2, Llama 3 and Qwen 3.
     #[test]
     fn pre_tokenizers_by_their_expressions() {
+        const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
         let split = |pattern| json!({"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"});
         let plain = json!({"type": "ByteLevel", "use_regex": false});
         let digits = json!({"type": "Digits", "individual_digits": true});
         let sequence = |steps: Vec<Json>| json!({"type": "Sequence", "pretokenizers": steps});
-        let cases = [
-            (sequence(vec![split(LLAMA3), plain.clone()]), true, "llama-bpe"),
-            (sequence(vec![split(QWEN2), plain.clone()]), false, "qwen2"),
-            (sequence(vec![digits, json!({"type": "ByteLevel"})]), false, "smollm"),
-        ];
-        for (pre, ignore_merges, name) in cases {
-            assert_eq!(Vocabulary::new(&byte_level(pre, ignore_merges), 6).map(|v| v.pre), Ok(name));
-        }
-        let odd = sequence(vec![split("[a-z]+"), plain]);
-        assert!(Vocabulary::new(&byte_level(odd, false), 6).unwrap_err().contains("[a-z]+"));
+        let name = |pre, ignore_merges| Vocabulary::new(&byte_level(pre, ignore_merges), 6).map(|v| v.pre);
+        assert_eq!(name(sequence(vec![split(LLAMA3), plain.clone()]), true), Ok("llama-bpe"));
+        // The first of the names for these rules.
+        assert_eq!(name(sequence(vec![digits, json!({"type": "ByteLevel"})]), false), Ok("starcoder"));
+        let odd = name(sequence(vec![split("[a-z]+"), plain.clone()]), false);
+        assert!(odd.unwrap_err().contains("[a-z]+"));
+
+        let qwen = LLAMA3.replace("{1,3}", "");
+        let mut tokenizer = byte_level(sequence(vec![split(&qwen), plain]), false);
+        tokenizer["normalizer"] = json!({"type": "NFC"});
+        assert_eq!(Vocabulary::new(&tokenizer, 6).map(|v| v.pre), Ok("qwen2"));
+        tokenizer["normalizer"] = json!({"type": "Lowercase"});
+        assert!(Vocabulary::new(&tokenizer, 6).unwrap_err().contains("Lowercase"));
     }
 
     #[test]

@@ -29,6 +29,7 @@ use detokenize::Scheme;
 pub use detokenize::TokenStream;
 pub use error::TokenizerError;
 pub use gguf::GgufTokenizerParts;
+pub use pretokenizer::gguf_pre_tokenizer;
 pub use stop::stop_ids;
 
 /// What to do with text that spells a control token.

@@ -89,7 +89,7 @@ static TABLE: [PreTokenizer; 25] = [
         &[GPT2],
     ),
     with_bos(whole_words(entry(
-        &["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        &["llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
         &[LLAMA3],
     ))),
     entry(&["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"], &[LLAMA3]),
@@ -133,6 +133,17 @@ static TABLE: [PreTokenizer; 25] = [
     entry(&["cl100k"], &[LLAMA3]),
 ];
 
+/// The name in GGUF metadata of a pre-tokenizer, for writers of files. Names that stand for the same rules are
+/// interchangeable; this is the first of them.
+///
+/// * `patterns`: the expressions that cut a text, in turn.
+/// * `ignore_merges`: a piece that is in the vocabulary as a whole becomes that token, whatever the merges say.
+/// * `nfc`: the text is brought to Unicode's normal form C first.
+pub fn gguf_pre_tokenizer(patterns: &[&str], ignore_merges: bool, nfc: bool) -> Option<&'static str> {
+    let same = |e: &&PreTokenizer| (e.patterns, e.ignore_merges, e.nfc) == (patterns, ignore_merges, nfc);
+    TABLE.iter().find(same)?.names.first().copied()
+}
+
 impl PreTokenizer {
     /// The pre-tokenizer of that name.
     pub fn named(name: &str) -> Result<&'static PreTokenizer, TokenizerError> {
@@ -172,6 +183,14 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn rules_have_names_for_writers() {
+        assert_eq!(gguf_pre_tokenizer(&[GPT2], false, false), Some("gpt-2"));
+        assert_eq!(gguf_pre_tokenizer(&[LLAMA3], true, false), Some("llama-bpe"));
+        assert_eq!(gguf_pre_tokenizer(&[QWEN2], false, true), Some("qwen2"));
+        assert_eq!(gguf_pre_tokenizer(&["[a-z]+"], false, false), None);
     }
 
     #[test]
