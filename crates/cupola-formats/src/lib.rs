@@ -5,6 +5,8 @@ pub mod checkpoint;
 pub mod config;
 mod error;
 pub mod gguf;
+#[cfg(feature = "hub")]
+pub mod hub;
 pub mod safetensors;
 mod tensor;
 

@@ -27,6 +27,11 @@ fn definition(name: &str) -> Value {
     all.as_array().unwrap().iter().find(|set| set["name"] == name).unwrap()["tokenizer"].clone()
 }
 
+/// Ids of a text of which one range came from outside.
+fn encode_with_range(tokenizer: &Tokenizer, text: &str, outside: Range<usize>) -> Vec<u32> {
+    tokenizer.encode_parts(text, std::slice::from_ref(&outside)).unwrap()
+}
+
 fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
@@ -47,7 +52,7 @@ fn ids_and_texts_are_those_of_the_reference() {
             let expected = ids(&case["ids"]);
             assert_eq!(tokenizer.encode(text, Specials::Parse).unwrap(), expected, "{name}: {text:?}");
             // A range that covers nothing sends the text through our own search for added tokens.
-            let own = tokenizer.encode_parts(text, &[text.len()..text.len() + 1]).unwrap();
+            let own = encode_with_range(&tokenizer, text, text.len()..text.len() + 1);
             assert_eq!(own, expected, "{name}: {text:?} by our own search");
             if !text.contains("<think>") {
                 assert_eq!(tokenizer.encode(text, Specials::Plain).unwrap(), ids(&case["plain"]), "{name}: {text:?}");
@@ -128,11 +133,11 @@ fn a_shorter_token_of_the_template_survives_before_text_from_outside() {
     }
     let tokenizer = load(&flags);
     assert_eq!(tokenizer.encode_parts("<a><b>", &[]).unwrap(), [11]);
-    let ids = tokenizer.encode_parts("<a><b>", &[3..6]).unwrap();
+    let ids = encode_with_range(&tokenizer, "<a><b>", 3..6);
     assert_eq!(ids[0], 10);
     assert!(!ids.contains(&11));
     // And one that starts inside the message but ends in the template is not formed.
-    let ids = tokenizer.encode_parts("<a><b>", &[0..3]).unwrap();
+    let ids = encode_with_range(&tokenizer, "<a><b>", 0..3);
     assert!(!ids.contains(&10) && !ids.contains(&11), "{ids:?}");
 }
 
@@ -402,7 +407,7 @@ proptest! {
     #[test]
     fn our_own_search_agrees_with_the_crate(text in "(<a>|<b>|<m>|<r>|<w>|<lr>|FOO|foo|BAR|a|b| |\u{a0}|é){0,20}") {
         let tokenizer = load(&definition("flags"));
-        let own = tokenizer.encode_parts(&text, &[text.len()..text.len() + 1]).unwrap();
+        let own = encode_with_range(&tokenizer, &text, text.len()..text.len() + 1);
         prop_assert_eq!(own, tokenizer.encode(&text, Specials::Parse).unwrap());
     }
 
@@ -488,14 +493,15 @@ fn gguf_tokens_with_the_same_text_decode() {
 
 #[test]
 fn gguf_mistakes_are_named() {
+    type Change<'a> = &'a dyn Fn(&mut GgufTokenizerParts);
     let good = sentence_piece_parts(&definition("spaced"));
-    let error = |change: &dyn Fn(&mut GgufTokenizerParts)| {
+    let error = |change: Change| {
         let mut parts = good.clone();
         change(&mut parts);
         Tokenizer::from_gguf(&parts).map(|_| ()).unwrap_err().to_string()
     };
     let tokens = good.tokens.len();
-    let cases: [(String, &dyn Fn(&mut GgufTokenizerParts)); 8] = [
+    let cases: [(String, Change); 8] = [
         ("tokens is missing or empty".into(), &|p| p.tokens.clear()),
         (format!("scores has 1 entries for {tokens} tokens"), &|p| p.scores.truncate(1)),
         ("scores is missing".into(), &|p| p.scores.clear()),

@@ -54,7 +54,17 @@ pub(super) struct AddedTokens {
 /// One set of patterns: those searched in the text as given, or those searched after normalisation.
 struct Patterns {
     search: Option<AhoCorasick>,
-    tokens: Vec<(u32, AddedToken, Option<Control>)>,
+    /// By number of the pattern.
+    entries: Vec<Entry>,
+}
+
+/// One added token.
+struct Entry {
+    /// What is searched.
+    text: String,
+    id: u32,
+    token: AddedToken,
+    control: Option<Control>,
 }
 
 /// An added token found in a text; `range` is in bytes of the original text and includes whitespace that the token takes.
@@ -72,14 +82,15 @@ impl AddedTokens {
             } else {
                 STRUCTURE.contains(&token.content.as_str()).then_some(Control::Structure)
             };
+            let token = token.clone();
             if token.normalized {
                 let mut text = NormalizedString::from(token.content.as_str());
                 if let Some(normalizer) = tokenizer.get_normalizer() {
                     normalizer.normalize(&mut text).map_err(|e| e.to_string())?;
                 }
-                normalized.push((text.get().to_owned(), (id, token.clone(), control)));
+                normalized.push(Entry { text: text.get().to_owned(), id, token, control });
             } else {
-                raw.push((token.content.clone(), (id, token.clone(), control)));
+                raw.push(Entry { text: token.content.clone(), id, token, control });
             }
         }
         Ok(Self { raw: Patterns::new(raw)?, normalized: Patterns::new(normalized)? })
@@ -158,18 +169,19 @@ fn touches_word(pattern: &LazyLock<Option<Regex>>, text: &str) -> bool {
 }
 
 impl Patterns {
-    fn new(mut entries: Vec<(String, (u32, AddedToken, Option<Control>))>) -> Result<Self, String> {
+    fn new(mut entries: Vec<Entry>) -> Result<Self, String> {
         // The search prefers the longest match and then the first pattern; a fixed order keeps the choice fixed.
-        entries.sort_by_key(|(_, (id, ..))| *id);
-        entries.retain(|(text, _)| !text.is_empty());
-        let (texts, tokens): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
-        let search = if texts.is_empty() {
+        entries.sort_by_key(|entry| entry.id);
+        entries.retain(|entry| !entry.text.is_empty());
+        let search = if entries.is_empty() {
             None
         } else {
-            let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(&texts);
+            let built = AhoCorasick::builder()
+                .match_kind(MatchKind::LeftmostLongest)
+                .build(entries.iter().map(|entry| &entry.text));
             Some(built.map_err(|e| e.to_string())?)
         };
-        Ok(Self { search, tokens })
+        Ok(Self { search, entries })
     }
 
     /// Cuts `piece` into added tokens and what lies between them.
@@ -197,7 +209,7 @@ impl Patterns {
         while let Some(found) = search.find(Input::new(text).span(from..text.len())) {
             let (mut range, mut index) = (found.range(), found.pattern().as_usize());
             from = range.end;
-            if self.tokens[index].2.is_some()
+            if self.entries[index].control.is_some()
                 && let Some(kept) = plain.covers(&original(range.clone())?)
             {
                 // A shorter token may still end where the protected text begins: template text such as `<a>` directly
@@ -223,7 +235,7 @@ impl Patterns {
                     }
                 }
             }
-            let (id, token, control) = &self.tokens[index];
+            let Entry { id, token, control, .. } = &self.entries[index];
             if token.single_word
                 && (touches_word(&WORD_AT_END, &text[..range.start])
                     || touches_word(&WORD_AT_START, &text[range.end..]))
