@@ -205,15 +205,15 @@ fn parse_stop(text: &str) -> Result<String, String> {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Hugging Face hub")]
 pub struct HubArgs {
-    /// Branch, tag or commit
-    #[arg(long, value_name = "REV", default_value = "main", hide_short_help = true)]
-    pub revision: String,
+    /// Branch, tag or commit [default: main, or what the name says after @]
+    #[arg(long, value_name = "REV", hide_short_help = true)]
+    pub revision: Option<String>,
 
     /// Use only what was fetched before
     #[arg(long, env = "HF_HUB_OFFLINE", value_parser = FalseyValueParser::new(), hide_short_help = true)]
     pub offline: bool,
 
-    /// Access token, for gated and private models
+    /// Access token, for gated and private models [default: the one of `hf auth login`]
     #[arg(long, value_name = "TOKEN", env = "HF_TOKEN", hide_env_values = true, hide_short_help = true)]
     pub hf_token: Option<String>,
 

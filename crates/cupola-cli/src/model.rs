@@ -5,6 +5,7 @@ use crate::failure::{Failure, Result};
 use crate::{embedded, terminal};
 use cupola::{Engine, EngineOptions, GenerateOptions, Sampling, SessionOptions};
 use cupola_formats::Checkpoint;
+use cupola_formats::hub::HubModel;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ pub enum Model {
     Embedded,
     /// On disk.
     Path(PathBuf),
-    /// On the hub: `org/name`.
-    Hub(String),
+    /// On the hub.
+    Hub(HubModel),
 }
 
 impl Model {
@@ -29,8 +30,8 @@ impl Model {
         if name == embedded::NAME {
             return Ok(Model::Embedded);
         }
-        if is_hub_name(name) {
-            return Ok(Model::Hub(name.into()));
+        if let Some(model) = hub_name(name) {
+            return Ok(Model::Hub(model));
         }
         Err(Failure::new(format!(
             "there is no file or folder \"{name}\". A model is a folder with a Hugging Face checkpoint, a GGUF file, a \
@@ -57,15 +58,11 @@ pub fn open_path(path: &Path) -> Result<Checkpoint> {
     Ok(Checkpoint::open(path)?)
 }
 
-/// `org/name`, in the characters that the hub allows.
-fn is_hub_name(text: &str) -> bool {
-    let part = |p: &str| {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-        p.starts_with(|c: char| c.is_ascii_alphanumeric()) && p.len() <= 96 && p.chars().all(allowed)
-    };
-    // Somebody who writes an extension means a file, and should be told that it is not there.
-    let file = [".gguf", ".safetensors", ".json"].iter().any(|end| text.ends_with(end));
-    !file && text.split_once('/').is_some_and(|(org, name)| part(org) && part(name))
+/// A name on the hub. Somebody who writes an extension means a file, and should be told that it is not there.
+fn hub_name(text: &str) -> Option<HubModel> {
+    let model: HubModel = text.parse().ok()?;
+    let file = [".gguf", ".safetensors", ".json"].iter().any(|end| model.name.ends_with(end));
+    Some(model).filter(|_| !file)
 }
 
 /// Work that takes longer than this shows how far it has come.
@@ -80,7 +77,7 @@ pub fn load(checkpoint: &Checkpoint, compute: &ComputeArgs, context: Option<usiz
         ..EngineOptions::default()
     };
     let start = Instant::now();
-    let bar = terminal::bytes_bar("Loading", None);
+    let bar = terminal::bytes_bar("Loading", 0);
     let engine = Engine::load_checkpoint(checkpoint, &options, &mut |progress| {
         if start.elapsed() > QUIET {
             bar.set_length(progress.total);
@@ -129,11 +126,11 @@ mod tests {
 
     #[test]
     fn names_on_the_hub() {
-        for good in ["Qwen/Qwen3-0.6B", "a/b", "HuggingFaceTB/SmolLM2-135M-Instruct", "org/name.v2"] {
-            assert!(is_hub_name(good), "{good}");
+        for good in ["Qwen/Qwen3-0.6B", "a/b", "org/name.v2", "org/name-GGUF:Q4_K_M", "org/name:sub/x.gguf", "a/b@v1"] {
+            assert!(matches!(Model::named(good), Ok(Model::Hub(_))), "{good}");
         }
-        for bad in ["", "a", "/a", "a/", "a/b/c", "./a", "../a", "a/..", "a b/c", "a/b.gguf", "~/a", "a/-b", "a\\b"] {
-            assert!(!is_hub_name(bad), "{bad}");
+        for bad in ["", "a", "/a", "a/", "a/b/c", "./a", "../a", "a b/c", "a/b.gguf", "~/a", "a\\b", "missing.gguf"] {
+            assert!(Model::named(bad).is_err(), "{bad}");
         }
     }
 
@@ -142,7 +139,5 @@ mod tests {
         let here = env!("CARGO_MANIFEST_DIR");
         assert_eq!(Model::named(here).unwrap(), Model::Path(here.into()));
         assert_eq!(Model::named("embedded").unwrap(), Model::Embedded);
-        assert_eq!(Model::named("no-such-org/model").unwrap(), Model::Hub("no-such-org/model".into()));
-        assert!(Model::named("missing.gguf").is_err());
     }
 }

@@ -59,16 +59,10 @@ pub fn stdout_is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// A bar for `total` bytes, on standard error. Hidden unless that is a terminal.
-pub fn bytes_bar(action: &'static str, total: Option<u64>) -> ProgressBar {
-    let (bar, template) = match total {
-        Some(total) => (
-            ProgressBar::new(total),
-            "{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
-        ),
-        None => (ProgressBar::no_length(), "{prefix} {spinner} {binary_bytes} {binary_bytes_per_sec}"),
-    };
-    styled(bar, template, action)
+/// A bar for `total` bytes (0: not known yet), on standard error. Hidden unless that is a terminal.
+pub fn bytes_bar(action: &'static str, total: u64) -> ProgressBar {
+    let template = "{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
+    styled(ProgressBar::new(total), template, action)
 }
 
 /// A spinner with a message, for work of unknown length.

@@ -5,7 +5,7 @@ use crate::bench::{Phase, RandomWeights, Shape, Summary, Work, measure, peak_mem
 use crate::failure::{Failure, Result};
 use crate::model::Model;
 use crate::{interrupt, terminal, units};
-use cupola_backend::{Backend, Options, Runner, WeightSource};
+use cupola_backend::{Activations, Backend, Options, Runner, WeightSource};
 use cupola_cpu::ceilings::{Ceilings, measure_ceilings};
 use cupola_graph::{Program, fuse};
 use cupola_quant::Format;
@@ -337,7 +337,7 @@ fn report_json(
             "share_of_reading": result.share_of_reading,
             "gop_per_second": result.gigaops,
             "share_of_arithmetic": result.share_of_arithmetic,
-            "arithmetic": arithmetic_limit(program, &limits[test.run], args.device.exact).0,
+            "arithmetic": arithmetic_limit(program, &limits[test.run], &args.device.options(None, false)).0,
         })
     });
     json!({
@@ -349,6 +349,7 @@ fn report_json(
             "formats": formats(program),
         },
         "exact": args.device.exact,
+        "activation_bits": if args.device.activations == Activations::Bits8 { 8 } else { 16 },
         "peak_memory_bytes": peak,
         "runs": runs_json.collect::<Vec<_>>(),
         "tests": tests_json.collect::<Vec<_>>(),

@@ -3,6 +3,7 @@
 use crate::args::HubArgs;
 use crate::failure::Result;
 use crate::terminal;
+use cupola_formats::hub::HubModel;
 use std::io::Write;
 
 /// Fetches a model from the Hugging Face hub
@@ -13,19 +14,20 @@ use std::io::Write;
 #[command(after_help = "\
 Examples:
   cupola pull Qwen/Qwen3-0.6B
+  cupola pull org/model-GGUF:Q4_K_M             the GGUF file of that type
   cupola pull org/private-model --hf-token hf_...
   cupola inspect \"$(cupola pull Qwen/Qwen3-0.6B)\"")]
 pub struct Args {
-    /// ORG/NAME
-    #[arg(value_name = "NAME")]
-    name: String,
+    /// ORG/NAME, with :FILE or :TYPE for one of several GGUF files, and @REVISION
+    #[arg(value_name = "NAME", value_parser = |name: &str| name.parse::<HubModel>())]
+    model: HubModel,
 
     #[command(flatten)]
     hub: HubArgs,
 }
 
 pub fn run(args: Args) -> Result<()> {
-    let path = args.hub.fetch(&args.name)?;
+    let path = args.hub.fetch(&args.model)?;
     let mut out = terminal::out();
     writeln!(out, "{}", path.display())?;
     Ok(out.flush()?)

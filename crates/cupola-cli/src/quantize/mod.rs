@@ -54,7 +54,7 @@ pub fn quantize(input: &Checkpoint, path: &Path, wishes: &Wishes, threads: NonZe
     };
     write::declare(&parts, &mut writer)?;
     let mut out = writer.create(path)?;
-    let progress = terminal::bytes_bar("Converting", Some(parts.iter().map(Part::bytes).sum()));
+    let progress = terminal::bytes_bar("Converting", parts.iter().map(Part::bytes).sum());
     write::write(&parts, &mut out, threads, &progress)?;
     progress.finish_and_clear();
     out.finish()?;
