@@ -59,10 +59,14 @@ fn show(bar: &indicatif::ProgressBar, transfer: &Transfer) {
     if transfer.total == 0 {
         return;
     }
-    if bar.length() != Some(transfer.total) {
-        bar.reset();
-        bar.set_length(transfer.total);
-    }
-    bar.set_prefix(format!("Fetching {} ({}/{})", terminal::printable(transfer.file), transfer.number, transfer.count));
+    let name = terminal::printable(transfer.file);
+    let prefix = format!("Fetching {name} ({}/{})", transfer.number, transfer.count);
+    bar.set_length(transfer.total);
     bar.set_position(transfer.done);
+    if bar.prefix() != prefix {
+        bar.set_prefix(prefix);
+        // What an earlier attempt has brought does not count for the speed.
+        bar.reset_elapsed();
+        bar.reset_eta();
+    }
 }

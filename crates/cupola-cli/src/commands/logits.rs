@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Writes the logits after every token to a safetensors file, to compare engines with
 ///
-/// The file holds `tokens` i32 [T], `logits` f32 [T, vocab] and, with --greedy, `greedy` i32 [N]: the tokens that follow
-/// when the likeliest is taken each time.
+/// The file holds `tokens` (i32), `logits` (f32, a row over the vocabulary for each token) and, with --greedy, `greedy`
+/// (i32): the tokens that follow when the likeliest is taken each time.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
