@@ -5,6 +5,7 @@ use std::ops::{Deref, Range};
 use std::path::Path;
 
 use crate::error::FormatError;
+use crate::read::{check_is_content, check_is_file};
 
 /// Advice to the kernel is given in units of the largest page of any supported system, so that no page size has
 /// to be asked for: a mapping starts on a page, hence so does every multiple of this in it.
@@ -24,12 +25,8 @@ impl Bytes {
     /// Maps the whole of a file.
     pub(crate) fn map(path: &Path) -> Result<Bytes, FormatError> {
         let at = |error: std::io::Error| FormatError::new(path, error);
-        // Looked at before it is opened: opening a pipe would wait for its other end.
         let metadata = std::fs::metadata(path).map_err(at)?;
-        if !metadata.is_file() {
-            let kind = if metadata.is_dir() { "a folder" } else { "a device or pipe" };
-            return Err(at(std::io::Error::new(std::io::ErrorKind::InvalidInput, format!("{kind}, not a file"))));
-        }
+        check_is_file(&metadata).map_err(at)?;
         if metadata.len() == 0 {
             // Not every system can map an empty file.
             return Ok(Bytes::Static(&[]));
@@ -40,6 +37,7 @@ impl Bytes {
         // programs: this is the accepted price of not reading gigabytes at start. Every bit pattern is a valid
         // `u8`, so a change can give wrong numbers, and a file cut short ends the process, but nothing more.
         let map = unsafe { memmap2::Mmap::map(&file) }.map_err(at)?;
+        check_is_content(&map).map_err(at)?;
         Ok(Bytes::Mapped(map))
     }
 

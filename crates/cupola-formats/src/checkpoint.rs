@@ -98,7 +98,7 @@ impl Checkpoint {
         let error = |message: String| FormatError::new(folder, FormatErrorKind::NotACheckpoint(message));
         match gguf.as_slice() {
             // With a config, a GGUF file beside it is an extra.
-            found if safetensors && (found.is_empty() || folder.join(CONFIG).is_file()) => {}
+            found if safetensors && (found.is_empty() || optional_file(folder, CONFIG).is_some()) => {}
             [only] => {
                 return Checkpoint::of_gguf(folder.into(), Gguf::open(only)?);
             }
@@ -227,7 +227,8 @@ impl Checkpoint {
 }
 
 fn optional_file(folder: &Path, name: &str) -> Option<PathBuf> {
-    Some(folder.join(name)).filter(|path| path.is_file())
+    // Also a link to nothing: better an error that names it than a model without its config.
+    Some(folder.join(name)).filter(|path| path.symlink_metadata().is_ok())
 }
 
 /// What a folder holds, as far as it matters.

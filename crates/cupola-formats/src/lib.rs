@@ -7,6 +7,7 @@ mod error;
 pub mod gguf;
 #[cfg(feature = "hub")]
 pub mod hub;
+mod read;
 pub mod safetensors;
 mod tensor;
 

@@ -540,3 +540,16 @@ fn long_texts_of_one_kind_are_tokenized() {
         assert_eq!(tokenizer.encode(&text, Specials::Plain).unwrap().len(), text.len());
     }
 }
+
+#[test]
+fn texts_that_no_context_holds_are_refused_before_they_take_memory() {
+    let json = r#"{"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}}"#;
+    let tokenizer = Tokenizer::from_json(json.as_bytes(), &TokenizerConfig::default()).unwrap();
+    let text = "a".repeat((16 << 20) + 1);
+    let too_long = |error: TokenizerError| matches!(error, TokenizerError::TooLong { bytes: 16_777_217, .. });
+    assert!(too_long(tokenizer.encode(&text, Specials::Parse).unwrap_err()));
+    assert!(too_long(tokenizer.encode(&text, Specials::Plain).unwrap_err()));
+    assert!(too_long(tokenizer.encode_parts(&text, &[0..1]).unwrap_err()));
+    assert!(too_long(tokenizer.find_controls(&text).unwrap_err()));
+    assert_eq!(tokenizer.encode("aa", Specials::Parse).unwrap(), [0, 0]);
+}

@@ -1,15 +1,11 @@
 //! JSON as Python writes it.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
 
 use crate::error::FormatError;
-
-/// The largest such files are shard indices and tokenizers, tens of megabytes.
-const MAX_JSON: u64 = 512 << 20;
+use crate::read::{MAX_TEXT, read_limited};
 
 /// A JSON file that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -17,9 +13,6 @@ pub enum JsonError {
     /// The text breaks the grammar.
     #[error("not valid JSON: {0}")]
     Syntax(#[from] serde_json::Error),
-    /// The file is implausibly large.
-    #[error("more than {MAX_JSON} bytes long, which is too much for a JSON file of a model")]
-    TooLong,
     /// The value is not an object.
     #[error("the file should hold a JSON object, found {found}")]
     NotAnObject {
@@ -31,12 +24,7 @@ pub enum JsonError {
 /// Reads a JSON file. A byte order mark is skipped. Python's `NaN`, `Infinity` and `-Infinity`, which configs contain
 /// although JSON does not know them, are read as null.
 pub(crate) fn read_json(path: &Path) -> Result<Value, FormatError> {
-    let at = |error: std::io::Error| FormatError::new(path, error);
-    let mut text = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_JSON + 1).read_to_end(&mut text)).map_err(at)?;
-    if read as u64 > MAX_JSON {
-        return Err(FormatError::new(path, JsonError::TooLong));
-    }
+    let text = read_limited(path, MAX_TEXT).map_err(|error| FormatError::new(path, error))?;
     parse_json(&text).map_err(|error| FormatError::new(path, error))
 }
 

@@ -9,6 +9,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use crate::read::check_is_file;
+
 use super::value::ValueType;
 use super::{GgmlType, Metadata};
 
@@ -308,6 +310,10 @@ struct PartFile {
 
 impl PartFile {
     fn create(path: &Path) -> Result<PartFile, WriteError> {
+        // Renaming over a device or pipe would put a file in its place, for every program on the machine.
+        if let Ok(metadata) = std::fs::metadata(path) {
+            check_is_file(&metadata).map_err(|error| WriteError::Io { path: path.into(), error })?;
+        }
         // In the same folder, so that renaming is one step; with the process id, so that two writers do not meet.
         let mut name = path.file_name().unwrap_or_default().to_os_string();
         name.push(format!(".{}.part", std::process::id()));

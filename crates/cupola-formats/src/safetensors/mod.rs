@@ -50,11 +50,11 @@ impl Safetensors {
     pub fn open_folder(folder: impl AsRef<Path>) -> Result<Safetensors, FormatError> {
         let folder = folder.as_ref();
         let single = folder.join(SINGLE);
-        if single.is_file() {
+        if is_there(&single) {
             return Safetensors::open(single);
         }
         let index = folder.join(INDEX);
-        if index.is_file() {
+        if is_there(&index) {
             return Safetensors::open_index(&index);
         }
         let files = list(folder)?;
@@ -101,7 +101,7 @@ impl Safetensors {
         let mut opened = Safetensors::default();
         for shard in shards {
             let path = folder.join(shard);
-            if !path.is_file() {
+            if !is_there(&path) {
                 let error = SafetensorsError::MissingShard { shard: shard.clone(), count: shards.len() };
                 return Err(FormatError::new(folder, error));
             }
@@ -155,13 +155,19 @@ impl Safetensors {
     }
 }
 
+/// Whether the folder has an entry of this name. It may be a link to nothing, a folder or a pipe: the error of opening it
+/// says so, which helps more than to hear that there is no model.
+fn is_there(path: &Path) -> bool {
+    path.symlink_metadata().is_ok()
+}
+
 /// The `.safetensors` files of a folder, sorted by name.
 fn list(folder: &Path) -> Result<Vec<PathBuf>, FormatError> {
     let at = |error: std::io::Error| FormatError::new(folder, error);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(at)? {
         let path = entry.map_err(at)?.path();
-        if path.extension() == Some(OsStr::new("safetensors")) && path.is_file() {
+        if path.extension() == Some(OsStr::new("safetensors")) {
             files.push(path);
         }
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::TemplateError;
 use crate::checkpoint::Checkpoint;
+use crate::read::{MAX_TEXT, read_if_there};
 use crate::tokenizer::TokenizerConfig;
 
 /// Templates of a model by name, unparsed. The usual one is named `default`.
@@ -123,11 +124,11 @@ impl TemplateSources {
 }
 
 fn read(path: &Path) -> Result<Option<String>, TemplateError> {
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(source) => Err(TemplateError::Read { path: path.to_owned(), source }),
-    }
+    let text = read_if_there(path, MAX_TEXT).and_then(|content| {
+        let not_text = |error: std::string::FromUtf8Error| std::io::Error::new(std::io::ErrorKind::InvalidData, error);
+        content.map(|bytes| String::from_utf8(bytes).map_err(not_text)).transpose()
+    });
+    text.map_err(|source| TemplateError::Read { path: path.to_owned(), source })
 }
 
 /// The `.jinja` files of some folders, by name; folders that are missing count as empty.

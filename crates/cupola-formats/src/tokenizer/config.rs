@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::TokenizerError;
+use crate::read::{MAX_TEXT, read_if_there};
 
 /// The names under which a checkpoint lists its special tokens.
 const TOKEN_NAMES: [&str; 7] =
@@ -77,11 +78,9 @@ fn token_text(value: &Value) -> Option<&str> {
 
 /// Reads a JSON file that may be missing.
 fn read_json(path: &Path) -> Result<Option<Value>, TokenizerError> {
-    let text = match std::fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(source) => return Err(TokenizerError::Read { path: path.to_owned(), source }),
-    };
+    let read =
+        read_if_there(path, MAX_TEXT).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
+    let Some(text) = read else { return Ok(None) };
     match serde_json::from_slice(&text) {
         Ok(value) => Ok(Some(value)),
         Err(error) => {

@@ -58,6 +58,14 @@ pub enum TokenizerError {
         /// Number of ids in the vocabulary.
         vocab_size: usize,
     },
+    /// The text is longer than any context. Encoding takes about a hundred times its memory.
+    #[error("the text has {bytes} bytes, more than the {limit} that can be tokenized at once; no context is so long")]
+    TooLong {
+        /// Of the text.
+        bytes: usize,
+        /// The most there may be.
+        limit: usize,
+    },
     /// The text could not be encoded.
     #[error("the text cannot be tokenized: {0}")]
     Encode(String),

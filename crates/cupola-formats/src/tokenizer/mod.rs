@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use tokenizers::{Encoding, PostProcessor, Token};
 
 use crate::checkpoint::Checkpoint;
+use crate::read::{MAX_TEXT, read_limited};
 
 pub use added::Control;
 use added::{AddedTokens, Plain};
@@ -83,10 +84,21 @@ impl std::fmt::Debug for Tokenizer {
     }
 }
 
+/// About four million tokens of English.
+const MAX_TEXT_BYTES: usize = 16 << 20;
+
+fn check_length(text: &str) -> Result<(), TokenizerError> {
+    if text.len() <= MAX_TEXT_BYTES {
+        return Ok(());
+    }
+    Err(TokenizerError::TooLong { bytes: text.len(), limit: MAX_TEXT_BYTES })
+}
+
 impl Tokenizer {
     /// Loads a `tokenizer.json`, with `tokenizer_config.json` and `special_tokens_map.json` from the same folder if there.
     pub fn from_file(path: &Path) -> Result<Self, TokenizerError> {
-        let bytes = std::fs::read(path).map_err(|source| TokenizerError::Read { path: path.to_owned(), source })?;
+        let unreadable = |source| TokenizerError::Read { path: path.to_owned(), source };
+        let bytes = read_limited(path, MAX_TEXT).map_err(unreadable)?;
         let config = TokenizerConfig::from_dir(path.parent().unwrap_or(Path::new("")))?;
         Self::from_json(&bytes, &config).map_err(|error| match error {
             TokenizerError::Invalid { what, reason } if what == TOKENIZER_JSON => {
@@ -99,7 +111,8 @@ impl Tokenizer {
     /// Loads the tokenizer of a checkpoint's folder.
     pub fn from_dir(folder: &Path) -> Result<Self, TokenizerError> {
         let path = folder.join(TOKENIZER_JSON);
-        if path.is_file() {
+        // Also a link to nothing, of which the system's message says more.
+        if path.symlink_metadata().is_ok() {
             return Self::from_file(&path);
         }
         let others = ["tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json"];
@@ -200,6 +213,7 @@ impl Tokenizer {
 
     /// Encodes a text as it stands: nothing is put before or after it.
     pub fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, TokenizerError> {
+        check_length(text)?;
         match specials {
             Specials::Parse => {
                 let encoding = self.inner.encode_fast(text, false);
@@ -225,6 +239,7 @@ impl Tokenizer {
     /// `outside`: ranges in bytes of `text`, in any order. Nothing is put before or after: a chat template writes the
     /// begin-of-sequence token itself where the model wants one.
     pub fn encode_parts(&self, text: &str, outside: &[Range<usize>]) -> Result<Vec<u32>, TokenizerError> {
+        check_length(text)?;
         let mut ranges: Vec<Range<usize>> = outside.iter().filter(|range| !range.is_empty()).cloned().collect();
         if ranges.is_empty() {
             return self.encode(text, Specials::Parse);
@@ -246,6 +261,7 @@ impl Tokenizer {
 
     /// Where `text` spells control tokens: ranges in bytes, in order, without whitespace that a token would take along.
     pub fn find_controls(&self, text: &str) -> Result<Vec<(Range<usize>, Control)>, TokenizerError> {
+        check_length(text)?;
         let found = self.added.find(&self.inner, text).map_err(TokenizerError::Encode)?;
         let controls = found.into_iter().filter_map(|found| {
             let control = found.control?;
