@@ -193,11 +193,13 @@ impl Engine {
 
     /// Logits after each token, `[tokens, vocab]` row-major. Evaluates every token anew.
     pub fn logits(&self, tokens: &[u32]) -> Result<Vec<f32>, EngineError> {
+        self.evaluation(tokens)?.logits(tokens.len())
+    }
+
+    /// The same piece by piece, for sequences whose logits together would take much memory.
+    pub fn evaluation<'a>(&'a self, tokens: &'a [u32]) -> Result<Evaluation<'a>, EngineError> {
         self.check_prompt(tokens)?;
-        let mut sequence = self.begin_apart(tokens.len());
-        let never = CancelToken::new();
-        let logits = sequence.evaluate(tokens, Wanted::All, &never, |_| ControlFlow::Continue(()))?;
-        Ok(logits.unwrap_or_default())
+        Ok(Evaluation { tokens, sequence: self.begin_apart(tokens.len()) })
     }
 
     /// The `n` most likely tokens one after the other: each is the best after `tokens` and those before it. Fewer if the
@@ -286,6 +288,37 @@ impl fmt::Debug for Engine {
     }
 }
 
+/// A sequence whose tokens are evaluated piece by piece; made by [`Engine::evaluation`]. The pieces do not change the
+/// result.
+pub struct Evaluation<'a> {
+    tokens: &'a [u32],
+    sequence: ActiveSequence<'a>,
+}
+
+impl Evaluation<'_> {
+    /// Tokens that have been evaluated.
+    pub fn position(&self) -> usize {
+        self.sequence.len()
+    }
+
+    /// Evaluates the next `n` tokens, or as many as are left, and gives the logits after each, `[n, vocab]` row-major.
+    pub fn logits(&mut self, n: usize) -> Result<Vec<f32>, EngineError> {
+        self.advance(n, Wanted::All)
+    }
+
+    /// Evaluates the next `n` tokens, or as many as are left, without making logits.
+    pub fn skip(&mut self, n: usize) -> Result<(), EngineError> {
+        self.advance(n, Wanted::Nothing).map(|_| ())
+    }
+
+    fn advance(&mut self, n: usize, wanted: Wanted) -> Result<Vec<f32>, EngineError> {
+        let end = self.position().saturating_add(n).min(self.tokens.len());
+        let never = CancelToken::new();
+        let logits = self.sequence.evaluate(self.tokens, end, wanted, &never, |_| ControlFlow::Continue(()))?;
+        Ok(logits.unwrap_or_default())
+    }
+}
+
 /// A sequence while it is being evaluated. When it is dropped, however that comes about, its blocks go back.
 pub(crate) struct ActiveSequence<'a> {
     engine: &'a Engine,
@@ -301,12 +334,13 @@ impl ActiveSequence<'_> {
         self.sequence.as_ref().map_or(0, Sequence::len)
     }
 
-    /// Evaluates the part of `tokens` that is not in the cache yet, and gives the wanted logits of it. `tokens` is the
-    /// whole sequence. `on_chunk` hears how many tokens are done. Absent if it was stopped before the end; what was done
+    /// Evaluates the part of `tokens[..end]` that is not in the cache yet, and gives the wanted logits of it. `tokens` is
+    /// the whole sequence. `on_chunk` hears how many tokens are done. Absent if it was stopped before the end; what was done
     /// until then stays in the cache.
     pub fn evaluate(
         &mut self,
         tokens: &[u32],
+        end: usize,
         wanted: Wanted,
         cancel: &CancelToken,
         mut on_chunk: impl FnMut(usize) -> ControlFlow<()>,
@@ -314,15 +348,15 @@ impl ActiveSequence<'_> {
         let engine = self.engine;
         self.enter_regime(tokens);
         let Some(sequence) = &mut self.sequence else { return Ok(None) };
-        engine.extend(sequence, tokens.len() - sequence.len())?;
+        engine.extend(sequence, end - sequence.len())?;
         let mut logits = vec![];
-        while sequence.len() < tokens.len() {
+        while sequence.len() < end {
             if cancel.is_cancelled() {
                 return Ok(None);
             }
             let start = sequence.len();
             let job = Job {
-                tokens: tokens[start..].to_vec(),
+                tokens: tokens[start..end].to_vec(),
                 start,
                 blocks: sequence.table().to_vec(),
                 rope_length: tokens.len(),

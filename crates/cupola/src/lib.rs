@@ -41,7 +41,7 @@ mod stop;
 mod text;
 
 pub use cancel::CancelToken;
-pub use engine::{CacheUse, DEFAULT_CONTEXT, Engine, EngineOptions, EngineParts};
+pub use engine::{CacheUse, DEFAULT_CONTEXT, Engine, EngineOptions, EngineParts, Evaluation};
 pub use error::{EngineError, StepError};
 pub use load::{Loaded, Progress, registry};
 pub use rng::Rng;

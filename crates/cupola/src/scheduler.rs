@@ -35,6 +35,8 @@ pub(crate) struct Job {
 /// Rows of a job whose logits are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wanted {
+    /// None: the tokens only go into the cache.
+    Nothing,
     /// The last, if the step comes that far.
     Last,
     /// Every one.
@@ -175,7 +177,7 @@ impl Scheduler {
             let rows_wanted = match job.wanted {
                 Wanted::All => first..end,
                 Wanted::Last if *rows == job.tokens.len() => end - 1..end,
-                Wanted::Last => end..end,
+                Wanted::Last | Wanted::Nothing => end..end,
             };
             outputs.push(rows_wanted.len());
             wanted.extend(rows_wanted);

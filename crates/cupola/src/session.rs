@@ -239,7 +239,7 @@ impl Session {
         usage.cached_tokens = sequence.len();
 
         let total = self.tokens.len();
-        let logits = sequence.evaluate(&self.tokens, Wanted::Last, &options.cancel, |done| {
+        let logits = sequence.evaluate(&self.tokens, total, Wanted::Last, &options.cancel, |done| {
             (output.on_event)(Event::Prompt { done, total })
         })?;
         usage.prompt_time = started.elapsed();
@@ -290,7 +290,7 @@ impl Session {
                 continue;
             }
             let proceed = |_| ControlFlow::Continue(());
-            match sequence.evaluate(&self.tokens, Wanted::Last, &options.cancel, proceed)? {
+            match sequence.evaluate(&self.tokens, self.tokens.len(), Wanted::Last, &options.cancel, proceed)? {
                 Some(next) => logits = next,
                 None => return Ok(FinishReason::Cancelled),
             }

@@ -53,6 +53,24 @@ fn logits_and_greedy_tokens_are_those_of_the_reference() {
     }
 }
 
+#[test]
+fn an_evaluation_in_pieces_gives_the_logits_of_the_whole() {
+    // phi3's rotary frequencies depend on the length of the whole, 40 tokens; 32 is where they change.
+    for name in ["llama3", "phi3"] {
+        let engine = load(name, EngineOptions::default());
+        let (tokens, vocab) = (ids(name, "input_ids"), engine.vocab());
+        let whole = engine.logits(&tokens).unwrap();
+        let mut pieces = engine.evaluation(&tokens).unwrap();
+        pieces.skip(13).unwrap();
+        assert_eq!(pieces.position(), 13);
+        for (n, expected) in [(1, 13..14), (0, 14..14), (19, 14..33), (100, 33..40), (1, 40..40)] {
+            let expected = &whole[expected.start * vocab..expected.end * vocab];
+            assert_eq!(pieces.logits(n).unwrap(), expected, "{name}: {n}");
+        }
+        assert_eq!(pieces.position(), 40);
+    }
+}
+
 /// Log-probabilities of all tokens at every step of a greedy reply.
 fn steps(engine: &Engine, prompt: &[u32], n: usize) -> Vec<TokenLogprob> {
     let options = GenerateOptions { logprobs: Some(engine.vocab()), ..up_to(n) };
