@@ -14,7 +14,7 @@ mod runner;
 mod source;
 mod stats;
 
-pub use contract::{Backend, DeviceWeight, Executable, HostValues, Options, Segment};
+pub use contract::{Activations, Backend, DeviceWeight, Executable, HostValues, Options, Segment};
 pub use device::{Device, DeviceChoice};
 pub use error::{BackendError, Decline, SourceError, UploadError, Verdict};
 pub use partition::{Assignment, partition};

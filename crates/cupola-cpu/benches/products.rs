@@ -3,7 +3,7 @@
 //! `cargo bench -p cupola-cpu --bench products -- [threads=N] [tier=NAME] [rows=N] [shape=OUTxIN] [FORMAT...]`
 
 use cupola_cpu::ceilings::{ReadCeiling, measure_ceilings};
-use cupola_cpu::products::{Job, Matrix, Mode, Scratch, products};
+use cupola_cpu::products::{Activations, Job, Matrix, Mode, Scratch, products};
 use cupola_cpu::{Pool, Tier, pool::default_threads};
 use cupola_quant::Format;
 use std::time::Instant;
@@ -75,18 +75,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let read = ReadCeiling::new(&pool)?;
     println!("{} threads, {tier}, weights {n_out} x {n_in}, {ceilings:.1?}", pool.threads());
     println!(
-        "{:6} {:>12} | {:>18} {:>8} | {:>18} | {:>18} | {:>18}",
+        "{:7} {:>6} {:>8} | {:>18} | {:>18} | {:>18} | {:>18} | {:>18} | {:>18}",
         "",
         "pack",
-        "1 row, fast",
         "ceiling",
-        format!("{rows} rows, fast"),
+        "1 row, 16 bits",
+        "1 row, 8 bits",
         "1 row, exact",
+        format!("{rows} rows, 16 bits"),
+        format!("{rows} rows, 8 bits"),
         format!("{rows} rows, exact")
     );
     println!(
-        "{:6} {:>12} | {:>18} {:>8} | {:>18} | {:>18} | {:>18}",
-        "", "G/s", "GB/s", "GB/s", "GOP/s", "GB/s", "GOP/s"
+        "{:7} {:>6} {:>8} | {:>18} | {:>18} | {:>18} | {:>18} | {:>18} | {:>18}",
+        "", "G/s", "GB/s", "GB/s", "GB/s", "GB/s", "GOP/s", "GOP/s", "GOP/s"
     );
     for format in formats {
         let source = random_rows(format, n_out * n_in);
@@ -107,24 +109,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             products(&pool, tier, mode, &x[..rows * n_in], rows, &mut jobs, &mut scratch)
         };
         let mut one = |mode| bytes / time(3 * count, |i| run(mode, 1, &matrices[i % (count + 1)]).unwrap());
-        let fast = one(Mode::Fast);
+        let (wide, narrow) = (Mode::Fast(Activations::Bits16), Mode::Fast(Activations::Bits8));
+        let one_wide = one(wide);
         let ceiling = read.measure(&pool);
-        let exact = one(Mode::Exact);
+        let (one_narrow, one_exact) = (one(narrow), one(Mode::Exact));
         let operations = 2e-9 * (rows * n_in * n_out) as f64;
         let mut many = |mode| operations / time(9, |_| run(mode, rows, &matrices[0]).unwrap());
-        let (many_fast, many_exact) = (many(Mode::Fast), many(Mode::Exact));
-        let peak = match format {
-            Format::BF16 => ceilings.bf16_gflops,
-            _ if format.is_float() => ceilings.f32_gflops,
-            _ => ceilings.int8_gops,
+        let (many_wide, many_narrow, many_exact) = (many(wide), many(narrow), many(Mode::Exact));
+        let (wide_peak, narrow_peak) = match format {
+            Format::BF16 => (ceilings.f32_gflops, ceilings.bf16_gflops),
+            _ if format.is_float() => (ceilings.f32_gflops, ceilings.f32_gflops),
+            _ => (ceilings.int16_gops, ceilings.int8_gops),
         };
         let share = |value: f64, of: f64| format!("{value:9.1} = {:3.0} %", 100.0 * value / of);
         println!(
-            "{:6} {packed:12.2} | {:>18} {ceiling:8.1} | {:>18} | {:>18} | {:>18}",
+            "{:7} {packed:6.2} {ceiling:8.1} | {:>18} | {:>18} | {:>18} | {:>18} | {:>18} | {:>18}",
             format.name(),
-            share(fast, ceiling),
-            share(many_fast, peak),
-            share(exact, ceiling),
+            share(one_wide, ceiling),
+            share(one_narrow, ceiling),
+            share(one_exact, ceiling),
+            share(many_wide, wide_peak),
+            share(many_narrow, narrow_peak),
             share(many_exact, ceilings.f32_gflops),
         );
     }

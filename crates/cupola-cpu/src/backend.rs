@@ -45,11 +45,14 @@ impl Shared {
     }
 }
 
+/// More than any machine has cores. A system that is asked for many more may refuse in ways that end the process.
+const MAX_THREADS: usize = 1024;
+
 impl CpuBackend {
     /// Starts the threads.
     ///
     /// # Errors
-    /// If the instruction set that the options name is unknown or not available.
+    /// If the instruction set that the options name is unknown or not available, or there are too many threads.
     pub fn open(options: &Options) -> Result<CpuBackend, BackendError> {
         let tier = match &options.cpu_tier {
             None => Tier::detect(),
@@ -57,9 +60,14 @@ impl CpuBackend {
                 .parse::<Tier>()
                 .map_err(|e| BackendError::Device { device: "cpu:0".into(), message: e.to_string() })?,
         };
-        let pool = Pool::new(options.threads.unwrap_or_else(default_threads).max(1));
+        let threads = options.threads.unwrap_or_else(default_threads).max(1);
+        if threads > MAX_THREADS {
+            let message = format!("{threads} threads were asked for, at most {MAX_THREADS} can be used");
+            return Err(BackendError::Device { device: "cpu:0".into(), message });
+        }
+        let pool = Pool::new(threads);
         let device = provider::device(tier, pool.threads());
-        let mode = if options.exact { Mode::Exact } else { Mode::Fast };
+        let mode = if options.exact { Mode::Exact } else { Mode::Fast(options.activations) };
         let shared = Shared { device, pool, tier, mode, kv_type: options.kv(), stats: Mutex::default() };
         Ok(CpuBackend { shared: Arc::new(shared), profile: options.profile })
     }

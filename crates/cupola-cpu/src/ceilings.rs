@@ -17,6 +17,8 @@ pub struct Ceilings {
     pub read_gbs: f64,
     /// 8-bit multiplications and additions, in 10^9 per second.
     pub int8_gops: f64,
+    /// The same for 16 bits.
+    pub int16_gops: f64,
     /// The same for BF16. Without BF16 instructions products of BF16 run in f32, and this is [`Ceilings::f32_gflops`].
     pub bf16_gflops: f64,
     /// The same for f32.
@@ -40,6 +42,7 @@ pub fn measure_ceilings(pool: &Pool) -> Result<Ceilings, OutOfMemory> {
     Ok(Ceilings {
         read_gbs: ReadCeiling::new(pool)?.measure(pool),
         int8_gops: peak(pool, tier, Kind::Int8),
+        int16_gops: peak(pool, tier, Kind::Int16),
         bf16_gflops: if tier.has_bf16_dot() { peak(pool, tier, Kind::Bf16) } else { f32_gflops },
         f32_gflops,
     })
@@ -96,6 +99,7 @@ impl Kernel for Read<'_> {
 #[derive(Clone, Copy)]
 enum Kind {
     Int8,
+    Int16,
     Bf16,
     F32,
 }
@@ -110,6 +114,7 @@ fn peak(pool: &Pool, tier: Tier, kind: Kind) -> f64 {
         let start = Instant::now();
         operations = match kind {
             Kind::Int8 => on_all(pool, |tier| tier.run(Int8 { rounds })),
+            Kind::Int16 => on_all(pool, |tier| tier.run(Int16 { rounds })),
             Kind::Bf16 => on_all(pool, |tier| tier.run(Bf16 { rounds })),
             Kind::F32 => on_all(pool, |tier| tier.run(F32 { rounds })),
         };
@@ -140,15 +145,19 @@ macro_rules! peak_kernel {
             const BF16_DOT: bool = $bf16;
             #[inline(always)]
             fn run<S: Simd>(self, $s: S) -> usize {
+                // All different, else the compiler multiplies once for all.
                 let mut sums = [$s.splat_i(0); SUMS];
-                let $b = black_box($s.splat_i(0x0101_0101));
-                for _ in 0..self.rounds {
+                let mut b = [$s.splat_i(0); SUMS];
+                for i in 0..SUMS {
+                    b[i] = black_box($s.splat_i(0x0101_0101));
+                    sums[i] = black_box($s.splat_i(0));
+                }
+                for _ in 0..4 * self.rounds {
                     // Unknown to the compiler, else it multiplies once.
                     let $a = black_box($s.splat_i(0x0201_0201));
-                    for _ in 0..4 {
-                        for $sum in &mut sums {
-                            *$sum = $step;
-                        }
+                    for i in 0..SUMS {
+                        let ($sum, $b) = (sums[i], b[i]);
+                        sums[i] = $step;
                     }
                 }
                 black_box(&sums);
@@ -157,9 +166,10 @@ macro_rules! peak_kernel {
         }
     };
 }
-peak_kernel!(Int8, false, 4, |s, sum, a, b| s.dot(*sum, a, b));
-peak_kernel!(Bf16, true, 2, |s, sum, a, b| s.as_i(s.dot_bf16(s.as_f(*sum), a, b)));
-peak_kernel!(F32, false, 1, |s, sum, a, b| s.as_i(s.fma_fast(s.as_f(a), s.as_f(b), s.as_f(*sum))));
+peak_kernel!(Int8, false, 4, |s, sum, a, b| s.dot(sum, a, b));
+peak_kernel!(Int16, false, 2, |s, sum, a, b| s.dot_pairs(sum, a, b));
+peak_kernel!(Bf16, true, 2, |s, sum, a, b| s.as_i(s.dot_bf16(s.as_f(sum), a, b)));
+peak_kernel!(F32, false, 1, |s, sum, a, b| s.as_i(s.fma_fast(s.as_f(a), s.as_f(b), s.as_f(sum))));
 
 #[cfg(test)]
 mod tests {
@@ -170,7 +180,8 @@ mod tests {
         let c = measure_ceilings(&Pool::new(1)).unwrap();
         assert!(c.read_gbs > 0.1 && c.read_gbs < 1e5, "{c:?}");
         assert!(c.f32_gflops > 0.1 && c.f32_gflops < 1e6, "{c:?}");
-        // Four 8-bit products fit where one f32 does; half of that is left for emulations.
+        // Four 8-bit or two 16-bit products fit where one f32 does; half of that is left for emulations.
+        assert!(c.int16_gops > 0.5 * c.f32_gflops, "{c:?}");
         assert!(c.int8_gops > 0.5 * c.f32_gflops && c.bf16_gflops > 0.5 * c.f32_gflops, "{c:?}");
     }
 }

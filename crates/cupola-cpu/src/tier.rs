@@ -86,7 +86,7 @@ impl Tier {
         self.0.name()
     }
 
-    /// Whether products with BF16 weights in fast mode round the activations to BF16.
+    /// Whether products of BF16 weights with 8-bit activations round the latter to BF16.
     pub(crate) fn has_bf16_dot(self) -> bool {
         match self.0 {
             Level::Scalar => false,

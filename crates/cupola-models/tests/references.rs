@@ -51,9 +51,9 @@ fn best(logits: &[f32]) -> u32 {
 
 /// Bound on any logit's error in exact mode, in standard deviations of the logits: both sides compute in f32.
 const EXACT: f64 = 1e-4;
-/// Bound on the root mean square error in default mode, likewise. Products with bf16 weights round activations to the 8
-/// bits of bf16, and the cache rounds to f16. Measured: 0.2 to 1.3 percent, as much as llama.cpp has on these weights.
-const DEFAULT: f64 = 2e-2;
+/// The same in default mode, where only the cache rounds, to f16: these weights are BF16, which meet f32 activations. Measured: up to
+/// 8e-3.
+const DEFAULT: f64 = 3e-2;
 
 /// Whole prompt, chunks of it, and, in exact mode, the tokens that follow.
 fn check(path: &Path, r: &Reference, exact: bool) {
@@ -61,7 +61,7 @@ fn check(path: &Path, r: &Reference, exact: bool) {
     let mut sequence = Sequence::new(path, exact);
     let logits = sequence.run(&r.tokens, r.tokens.len());
     let (largest, mean) = r.error(logits.iter().map(|v| f64::from(*v)));
-    let close = if exact { largest < EXACT } else { mean < DEFAULT };
+    let close = largest < if exact { EXACT } else { DEFAULT };
     assert!(close, "{name}: off by {largest:e} of the spread of the logits, {mean:e} on average, exact {exact}");
 
     let mut chunked = Sequence::new(path, exact);

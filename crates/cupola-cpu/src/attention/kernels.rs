@@ -4,7 +4,6 @@
 use super::Tile;
 use crate::cache::{Cache, Element};
 use crate::lanes::{LANES, Lanes, Vector, kernel};
-use crate::memory::Line;
 use crate::products::Mode;
 use cupola_graph::{BLOCK_TOKENS, KvType};
 use half::{bf16, f16};
@@ -81,7 +80,7 @@ fn scores_of<S: Lanes, E: Element>(
                     s.write(exact_dots(s, q, keys), out);
                 }
             }
-            Mode::Fast => {
+            Mode::Fast(_) => {
                 out.fill(0.0);
                 if decode(s, keys, decoded, rows.len()) {
                     add_product(s, q, dim, 0..dim, &decoded[..keys.len()], LANES, out);
@@ -149,7 +148,7 @@ fn block_values<S: Lanes, E: Element>(
 #[inline(always)]
 fn prefetch<E>(block: &[E]) {
     #[cfg(target_arch = "x86_64")]
-    for line in block.chunks(size_of::<Line>() / size_of::<E>()) {
+    for line in block.chunks(size_of::<crate::memory::Line>() / size_of::<E>()) {
         // SAFETY: every x86-64 processor has this instruction, which reads nothing.
         unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast()) }
     }

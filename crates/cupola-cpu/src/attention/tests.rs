@@ -3,6 +3,7 @@
 use super::*;
 use crate::memory::Buffer;
 use crate::ops::tests::{bits, numbers};
+use crate::products::Activations;
 use crate::reference::AttentionRow;
 use cupola_graph::{KvType, ValueId};
 use half::{bf16, f16};
@@ -203,7 +204,7 @@ impl Machine {
 
 fn machines() -> Vec<Machine> {
     let with = |mode| Tier::available().into_iter().map(move |tier| Machine::new(1, tier, mode));
-    with(Mode::Exact).chain(with(Mode::Fast)).collect()
+    with(Mode::Exact).chain(with(Mode::Fast(Activations::Bits16))).collect()
 }
 
 fn cases() -> Vec<Case> {
@@ -285,7 +286,7 @@ fn threads_do_not_matter() {
     ];
     for case in cases {
         let n = case.tokens();
-        for mode in [Mode::Exact, Mode::Fast] {
+        for mode in [Mode::Exact, Mode::Fast(Activations::Bits16)] {
             let run = |threads| Machine::new(threads, Tier::detect(), mode).sequence(&case, &[n - 21, 1, 17, 1, 1, 1]);
             let one = bits(&run(1));
             for threads in [2, 3, 8] {

@@ -6,7 +6,7 @@
 use super::exact::exact_position;
 use crate::memory::{Buffer, Line, OutOfMemory};
 use crate::pool::Pool;
-use crate::simd::{Kernel, MAX_TILE, Simd};
+use crate::simd::{Kernel, MAX_TILE, Quantised, Simd};
 use crate::tier::Tier;
 
 /// Rows are padded with zeros to this: the largest unit of any format.
@@ -17,8 +17,10 @@ const SERIAL: usize = 1 << 14;
 /// One form of the activations, in words of 4 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
-    /// Integers, four to a word: `[k/4]`.
+    /// 8-bit integers, four to a word: `[k/4]`.
     Codes,
+    /// 16-bit integers, two to a word: `[k/2]`. Not beside `Codes`, which would have other scales.
+    Pairs,
     /// Their scales, f32: `[k/32]`.
     Scales,
     /// For weights with an offset: minus the offset times the sum of the integers of each group, i32: `[k/group]`.
@@ -40,7 +42,7 @@ impl Part {
             Part::Codes => k / 4,
             Part::Scales => k / 32,
             Part::Offsets { group, .. } | Part::Sums { group } => k / group,
-            Part::Bf16 => k / 2,
+            Part::Pairs | Part::Bf16 => k / 2,
             Part::F32 | Part::Exact => k,
         }
     }
@@ -48,7 +50,7 @@ impl Part {
 
 /// Prepared activations of some rows; keeps its memory from one use to the next.
 #[derive(Default)]
-pub(crate) struct Activations {
+pub(crate) struct Prepared {
     /// Each part, and where it starts in a record, in words for each row of a full group.
     parts: Vec<(Part, usize)>,
     rows: usize,
@@ -61,7 +63,7 @@ pub(crate) struct Activations {
     memory: Buffer,
 }
 
-impl Activations {
+impl Prepared {
     /// Prepares `rows` (at least one) rows of `n_in` values for groups of up to `tile` rows.
     pub fn prepare(
         &mut self,
@@ -164,6 +166,28 @@ fn bf16_bits(v: f32) -> u32 {
     if v.is_nan() { bits >> 16 | 64 } else { (bits + 0x7fff + (bits >> 16 & 1)) >> 16 }
 }
 
+/// One of the two roundings, as a type: kernels use no closures.
+trait Quantise<const WORDS: usize> {
+    fn quantise<S: Simd>(s: S, x: &[f32; 32]) -> Quantised<WORDS>;
+}
+
+struct To8;
+struct To16;
+
+impl Quantise<8> for To8 {
+    #[inline(always)]
+    fn quantise<S: Simd>(s: S, x: &[f32; 32]) -> Quantised<8> {
+        s.quantise8(x)
+    }
+}
+
+impl Quantise<16> for To16 {
+    #[inline(always)]
+    fn quantise<S: Simd>(s: S, x: &[f32; 32]) -> Quantised<16> {
+        s.quantise16(x)
+    }
+}
+
 /// Writes the record of one group of `T` rows.
 struct Fill<'a, const T: usize> {
     x: &'a [f32],
@@ -179,8 +203,9 @@ impl<const T: usize> Kernel for Fill<'_, T> {
     fn run<S: Simd>(mut self, s: S) {
         for &(part, at) in self.parts {
             match part {
-                Part::Codes => self.integers(s, at),
-                // Written with the codes.
+                Part::Codes => self.integers::<S, To8, 8>(s, part, at),
+                Part::Pairs => self.integers::<S, To16, 16>(s, part, at),
+                // Written with the integers.
                 Part::Scales | Part::Offsets { .. } | Part::Sums { .. } => {}
                 Part::Bf16 => self.bf16(at),
                 Part::F32 => self.floats(at),
@@ -188,6 +213,12 @@ impl<const T: usize> Kernel for Fill<'_, T> {
             }
         }
     }
+}
+
+/// The correction for a sum of integers, which has no meaning, and may be any number, if the block's scale is NaN.
+#[inline(always)]
+fn offsets(offset: u8, sum: i32) -> u32 {
+    (-i32::from(offset)).wrapping_mul(sum) as u32
 }
 
 /// Block `b` of a row, with zeros after its end.
@@ -215,28 +246,28 @@ impl<'a, const T: usize> Fill<'a, T> {
         self.record[at * self.tile..][..part.words(self.k) * T].as_chunks_mut().0
     }
 
-    /// Codes, their scales, and corrections.
+    /// Integers, their scales, and corrections.
     #[inline(always)]
-    fn integers<S: Simd>(&mut self, s: S, codes_at: usize) {
+    fn integers<S: Simd, Q: Quantise<WORDS>, const WORDS: usize>(&mut self, s: S, integers: Part, at: usize) {
         let parts = self.parts;
         for (t, row) in self.rows() {
             for b in 0..self.k / 32 {
-                let q = s.quantise(&block(row, b));
-                let codes = &mut self.part(Part::Codes, codes_at)[8 * b..][..8];
-                for (out, code) in codes.iter_mut().zip(q.codes.as_chunks::<4>().0) {
-                    out[t] = u32::from_le_bytes(code.map(|c| c as u8));
+                let q = Q::quantise(s, &block(row, b));
+                let words = &mut self.part(integers, at)[WORDS * b..][..WORDS];
+                for (out, word) in words.iter_mut().zip(q.words) {
+                    out[t] = word;
                 }
-                let sum = q.sums[0] + q.sums[1];
+                let sum = q.sums[0].wrapping_add(q.sums[1]);
                 for &(part, at) in parts {
                     match part {
                         Part::Scales => self.part(part, at)[b][t] = q.scale.to_bits(),
                         Part::Offsets { group: 16, offset } => {
                             let out = &mut self.part(part, at)[2 * b..][..2];
-                            out[0][t] = (-i32::from(offset) * q.sums[0]) as u32;
-                            out[1][t] = (-i32::from(offset) * q.sums[1]) as u32;
+                            out[0][t] = offsets(offset, q.sums[0]);
+                            out[1][t] = offsets(offset, q.sums[1]);
                         }
                         Part::Offsets { offset, .. } => {
-                            self.part(part, at)[b][t] = (-i32::from(offset) * sum) as u32;
+                            self.part(part, at)[b][t] = offsets(offset, sum);
                         }
                         Part::Sums { group: 16 } => {
                             let out = &mut self.part(part, at)[2 * b..][..2];
@@ -244,7 +275,7 @@ impl<'a, const T: usize> Fill<'a, T> {
                             out[1][t] = (q.scale * q.sums[1] as f32).to_bits();
                         }
                         Part::Sums { .. } => self.part(part, at)[b][t] = (q.scale * sum as f32).to_bits(),
-                        Part::Codes | Part::Bf16 | Part::F32 | Part::Exact => {}
+                        Part::Codes | Part::Pairs | Part::Bf16 | Part::F32 | Part::Exact => {}
                     }
                 }
             }
@@ -310,7 +341,7 @@ mod tests {
 
     #[test]
     fn groups_are_even() {
-        let mut a = Activations::default();
+        let mut a = Prepared::default();
         let x = vec![1.0; 13 * 64];
         a.prepare(&Pool::new(1), Tier::SCALAR, &x, 13, 6, [Part::F32].into_iter()).unwrap();
         let sizes: Vec<_> = (0..a.groups()).map(|g| a.rows_of(g)).collect();

@@ -1,6 +1,6 @@
 //! How fast mode multiplies: with what instruction, on what form of the activations, and in what order it sums.
 //!
-//! All arithmetics share one shape. A *step* multiplies 4 bytes of every row (four codes, two BF16 numbers, one float) with 4
+//! All arithmetics share one shape. A *step* multiplies 4 bytes of every row (four codes, two codes widened to 16 bits, two BF16 numbers, one float) with 4
 //! bytes of the activations, which are the same for all rows. The steps of a *group* of inputs are summed in order from
 //! zero; then the group's sum is scaled and added to the row's total. As the mat-vec and the tiled product both do just this,
 //! a row of activations gives the same bits alone and in any batch.
@@ -35,6 +35,8 @@ pub(crate) trait Arithmetic: 'static {
 pub(crate) enum Input {
     /// Integers from -127 to 127, with one scale for each 32.
     Int8,
+    /// Integers from -32767 to 32767, likewise, in pairs.
+    Int16,
     /// Rounded to BF16, in pairs.
     Bf16,
     /// As they are.
@@ -59,6 +61,30 @@ impl<const GROUP: usize, const MIN: bool, const CENTRED: bool> Arithmetic for Co
     #[inline(always)]
     fn step<S: Simd>(s: S, sum: S::I, w: S::I, x: S::I) -> S::I {
         if CENTRED && S::CENTRED { s.dot_centred(sum, w, x) } else { s.dot(sum, w, x) }
+    }
+    #[inline(always)]
+    fn total<S: Simd>(s: S, sum: S::I) -> S::F {
+        s.to_f(sum)
+    }
+}
+
+/// Codes of up to 8 bits as 16-bit integers, multiplied with 16-bit integers. The largest sums, 32 * 255 * 32767, take 28 bits.
+pub(crate) struct Pairs<const GROUP: usize, const MIN: bool>;
+
+impl<const GROUP: usize, const MIN: bool> Arithmetic for Pairs<GROUP, MIN> {
+    const INPUTS: usize = 2;
+    const GROUP: usize = GROUP;
+    const SCALED: bool = true;
+    const MIN: bool = MIN;
+    const INPUT: Input = Input::Int16;
+
+    #[inline(always)]
+    fn start<S: Simd>(s: S, correction: u32) -> S::I {
+        s.splat_i(if MIN { 0 } else { correction })
+    }
+    #[inline(always)]
+    fn step<S: Simd>(s: S, sum: S::I, w: S::I, x: S::I) -> S::I {
+        s.dot_pairs(sum, w, x)
     }
     #[inline(always)]
     fn total<S: Simd>(s: S, sum: S::I) -> S::F {

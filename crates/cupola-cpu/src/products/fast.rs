@@ -1,6 +1,6 @@
 //! Fast mode: the mat-vec for one row of activations, the tiled product for several.
 
-use super::activations::{Activations, Part};
+use super::activations::{Part, Prepared};
 use super::arithmetic::{Arithmetic, Input};
 use super::exact::prefetch;
 use super::formats::Packed;
@@ -14,11 +14,12 @@ use std::ops::Range;
 /// Parts of the activations that a format needs; all three are the same for floats.
 pub(crate) fn parts<C: Packed>() -> [Part; 3] {
     let group = C::Arithmetic::GROUP;
+    let correction = if C::Arithmetic::MIN { Part::Sums { group } } else { Part::Offsets { group, offset: C::OFFSET } };
     match C::Arithmetic::INPUT {
         Input::F32 => [Part::F32; 3],
         Input::Bf16 => [Part::Bf16; 3],
-        Input::Int8 if C::Arithmetic::MIN => [Part::Codes, Part::Scales, Part::Sums { group }],
-        Input::Int8 => [Part::Codes, Part::Scales, Part::Offsets { group, offset: C::OFFSET }],
+        Input::Int8 => [Part::Codes, Part::Scales, correction],
+        Input::Int16 => [Part::Pairs, Part::Scales, correction],
     }
 }
 
@@ -34,7 +35,7 @@ struct Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     #[inline(always)]
-    fn new<C: Packed>(activations: &'a Activations, group: usize) -> Self {
+    fn new<C: Packed>(activations: &'a Prepared, group: usize) -> Self {
         let [steps, scales, corrections] = parts::<C>();
         let scaled = |part| if C::Arithmetic::SCALED { activations.part(group, part) } else { &[] };
         Inputs { steps: activations.part(group, steps), scales: scaled(scales), corrections: scaled(corrections) }
@@ -58,7 +59,7 @@ impl<'a> Inputs<'a> {
 pub(crate) struct MatVec<'a, C> {
     pub matrix: &'a Matrix,
     pub panels: Range<usize>,
-    pub activations: &'a Activations,
+    pub activations: &'a Prepared,
     pub output: &'a Output<'a>,
     pub format: PhantomData<C>,
 }
@@ -90,17 +91,33 @@ impl<C: Packed> Kernel for MatVec<'_, C> {
     }
 }
 
+/// Runs an expression for each number below `n`, at most 16 of them, written out: the compiler does not unroll so many on
+/// its own, and a shift by what is not a constant costs twice as much.
+macro_rules! unrolled {
+    ($i:ident < $n:expr => $body:expr) => {
+        unrolled!($i in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15, below $n => $body)
+    };
+    ($i:ident in $($at:literal)*, below $n:expr => $body:expr) => {
+        $(if $at < $n {
+            let $i = $at;
+            $body
+        })*
+    };
+}
+
 /// Adds the products of block `b` of a unit.
 #[inline(always)]
 fn add_block<S: Simd, C: Packed>(s: S, unit: &[Line], half: usize, b: usize, x: Inputs<'_>, mut total: S::F) -> S::F {
     let (steps, groups) = (32 / C::Arithmetic::INPUTS, 32 / C::Arithmetic::GROUP);
     let words: &[u32] = &x.steps[b * steps..][..steps];
-    for g in 0..groups {
+    unrolled!(g in 0 1, below groups => {
         let correction = if C::Arithmetic::SCALED { x.corrections[b * groups + g] } else { 0 };
         let mut sum = C::Arithmetic::start(s, correction);
-        for i in 0..steps / groups {
-            let i = g * (steps / groups) + i;
-            sum = C::Arithmetic::step(s, sum, C::step(s, unit, half, b, i), s.splat_i(words[i]));
+        for start in (g * steps / groups..(g + 1) * steps / groups).step_by(16) {
+            unrolled!(i < steps / groups => {
+                let i = start + i;
+                sum = C::Arithmetic::step(s, sum, C::step(s, unit, half, b, i), s.splat_i(words[i]));
+            });
         }
         let sum = C::Arithmetic::total(s, sum);
         let group = b * groups + g;
@@ -114,7 +131,7 @@ fn add_block<S: Simd, C: Packed>(s: S, unit: &[Line], half: usize, b: usize, x: 
             let min = C::min(s, unit, half, group);
             total = s.fnma_fast(min, s.as_f(s.splat_i(correction)), total);
         }
-    }
+    });
     total
 }
 
@@ -137,7 +154,7 @@ pub(crate) struct Product<'a, C> {
     pub panel: usize,
     /// Groups of at most [`FAST_ROWS`] rows.
     pub groups: Range<usize>,
-    pub activations: &'a Activations,
+    pub activations: &'a Prepared,
     pub output: &'a Output<'a>,
     pub work: &'a mut [Line],
     pub format: PhantomData<C>,
@@ -226,8 +243,11 @@ fn unpack<S: Simd, C: Packed>(
         let block = k / 32 + b;
         let codes = &mut codes[block * steps * panels..][..steps * panels];
         for half in 0..S::HALVES {
-            for i in 0..steps {
-                s.store_i(C::step(s, unit, half, b, i), &mut codes[i * panels + r], half);
+            for start in (0..steps).step_by(16) {
+                unrolled!(i < steps => {
+                    let i = start + i;
+                    s.store_i(C::step(s, unit, half, b, i), &mut codes[i * panels + r], half);
+                });
             }
             if C::Arithmetic::SCALED {
                 for g in 0..groups {

@@ -8,15 +8,18 @@
 //! `GROUP` inputs. Both `scale * code` and `scale * (code - OFFSET)` are exact in f32 for every format of GGUF (a scale is at most
 //! an 11-bit number times a 7-bit one), so the one rounding at the subtraction is also that of the published decoders.
 
-use super::arithmetic::{Arithmetic, Bf16Pairs, Codes, Float};
+use super::arithmetic::{Arithmetic, Bf16Pairs, Codes, Float, Pairs};
 use super::bits::{Bits, Bits2, Bits3, Bits4, Bits5, Bits6, Bits8, put_word};
 use crate::memory::Line;
 use crate::simd::Simd;
+use std::marker::PhantomData;
 
 /// A format as packed. `unit` is always the whole unit, `half` the half of the panel that a vector covers.
 pub(crate) trait Packed: 'static {
     /// How its products are computed.
     type Arithmetic: Arithmetic;
+    /// The same memory, multiplied with activations of 16 bits or more.
+    type Wide: Packed;
     /// Inputs of a unit, a multiple of 32.
     const UNIT: usize;
     /// Lines of the stripe.
@@ -38,6 +41,35 @@ pub(crate) trait Packed: 'static {
     fn min<S: Simd>(s: S, unit: &[Line], half: usize, g: usize) -> S::F {
         let _ = (unit, half, g);
         s.splat(0.0)
+    }
+}
+
+/// Codes of a format, read as pairs of 16-bit integers.
+pub(crate) struct Wide<C, A>(PhantomData<(C, A)>);
+
+impl<C: Packed, A: Arithmetic> Packed for Wide<C, A> {
+    type Arithmetic = A;
+    type Wide = Self;
+    const UNIT: usize = C::UNIT;
+    const STRIPE: usize = C::STRIPE;
+    const BLOCK: usize = C::BLOCK;
+    const OFFSET: u8 = C::OFFSET;
+
+    fn put(source: &[u8], r: usize, unit: &mut [Line]) {
+        C::put(source, r, unit);
+    }
+    #[inline(always)]
+    fn step<S: Simd>(s: S, unit: &[Line], half: usize, b: usize, i: usize) -> S::I {
+        let quad = C::step(s, unit, half, b, i / 2);
+        if i.is_multiple_of(2) { s.even_bytes(quad) } else { s.odd_bytes(quad) }
+    }
+    #[inline(always)]
+    fn scale<S: Simd>(s: S, unit: &[Line], half: usize, g: usize) -> S::F {
+        C::scale(s, unit, half, g)
+    }
+    #[inline(always)]
+    fn min<S: Simd>(s: S, unit: &[Line], half: usize, g: usize) -> S::F {
+        C::min(s, unit, half, g)
     }
 }
 
@@ -109,6 +141,7 @@ macro_rules! block32 {
         pub(crate) struct $name;
         impl Packed for $name {
             type Arithmetic = $arithmetic;
+            type Wide = Wide<Self, Pairs<{ <$arithmetic>::GROUP }, { <$arithmetic>::MIN }>>;
             const UNIT: usize = 64;
             const STRIPE: usize = if <$arithmetic>::MIN { 2 } else { 1 };
             const BLOCK: usize = $bits::LINES;
@@ -167,6 +200,7 @@ macro_rules! block256 {
         pub(crate) struct $name;
         impl Packed for $name {
             type Arithmetic = $arithmetic;
+            type Wide = Wide<Self, Pairs<{ <$arithmetic>::GROUP }, { <$arithmetic>::MIN }>>;
             const UNIT: usize = 256;
             const STRIPE: usize = 5;
             const BLOCK: usize = $bits::LINES;
@@ -330,10 +364,11 @@ block256!(Q3K, 110, Bits3, Codes<16, false>, offset 4,
 
 /// Floats have no stripe, and units of 32 inputs.
 macro_rules! float {
-    ($name:ident, $lines:literal, $arithmetic:ty, put: $put:expr, step: $step:expr) => {
+    ($name:ident, $lines:literal, $arithmetic:ty, wide $wide:ty, put: $put:expr, step: $step:expr) => {
         pub(crate) struct $name;
         impl Packed for $name {
             type Arithmetic = $arithmetic;
+            type Wide = $wide;
             const UNIT: usize = 32;
             const STRIPE: usize = 0;
             const BLOCK: usize = $lines;
@@ -360,7 +395,7 @@ fn put_words(source: &[u8], r: usize, unit: &mut [Line]) {
         put_word(line, r, u32::from_le_bytes(*word));
     }
 }
-float!(F32, 32, Float, put: put_words, step: f32_step);
+float!(F32, 32, Float, wide Self, put: put_words, step: f32_step);
 
 #[inline(always)]
 fn f32_step<S: Simd>(s: S, unit: &[Line], half: usize, i: usize) -> S::I {
@@ -379,7 +414,7 @@ fn put_halves(source: &[u8], r: usize, unit: &mut [Line]) {
         unit[pairs.len()].0[2 * r..][..2].copy_from_slice(&[*low, *high]);
     }
 }
-float!(F16, 16, Float, put: put_halves, step: f16_step);
+float!(F16, 16, Float, wide Self, put: put_halves, step: f16_step);
 
 #[inline(always)]
 fn f16_step<S: Simd>(s: S, unit: &[Line], half: usize, i: usize) -> S::I {
@@ -396,8 +431,8 @@ fn put_pairs(source: &[u8], r: usize, unit: &mut [Line]) {
     }
 }
 // Two readings of the same memory.
-float!(Bf16, 16, Float, put: put_pairs, step: bf16_step);
-float!(Bf16Dot, 16, Bf16Pairs, put: put_pairs, step: f32_step);
+float!(Bf16, 16, Float, wide Self, put: put_pairs, step: bf16_step);
+float!(Bf16Dot, 16, Bf16Pairs, wide Bf16, put: put_pairs, step: f32_step);
 
 #[inline(always)]
 fn bf16_step<S: Simd>(s: S, unit: &[Line], half: usize, i: usize) -> S::I {

@@ -23,13 +23,14 @@ mod output;
 #[cfg(test)]
 mod tests;
 
+pub use cupola_backend::Activations;
 pub use matrix::{Matrix, MatrixError};
 
 use crate::memory::{Buffer, OutOfMemory};
 use crate::pool::Pool;
 use crate::simd::{Kernel, Simd};
 use crate::tier::Tier;
-use activations::{Activations, Part};
+use activations::{Part, Prepared};
 use cupola_quant::Format;
 use exact::{ExactMatVec, ExactProduct, ExactRows, exact_work};
 use fast::{FAST_ROWS, MatVec, Product, fast_work, parts};
@@ -47,11 +48,12 @@ pub enum Mode {
     /// same bits on every tier. In 32 lanes, lane `l` takes inputs `l`, `l + 32`, ... in order by fused multiply-add; lanes
     /// then fold by 16, 8, 4, 2 and 1.
     Exact,
-    /// Weights in blocks: activations are rounded to 8-bit integers with one scale for each 32, the largest magnitude over
-    /// 127. That changes `y` by at most `sum(|w_i| * d_i / 2)`, `d_i` being the scale of input `i`'s block.
-    /// BF16 weights, where the processor multiplies BF16: activations are rounded to BF16, which changes `y` by at most
-    /// `sum(|w_i * x_i|) / 256`. Other floats: f32 activations. To these errors comes that of summing in f32.
-    Fast,
+    /// Weights in blocks: activations are rounded to integers of 16 or 8 bits with one scale for each 32, the largest
+    /// magnitude over 32767 or 127. That changes `y` by at most `sum(|w_i| * d_i / 2)`, `d_i` being the scale of input
+    /// `i`'s block; blocks below 1e-34 count as zeros.
+    /// BF16 weights and 8 bits, where the processor multiplies BF16: activations are rounded to BF16, which changes `y`
+    /// by at most `sum(|w_i * x_i|) / 256`. Other floats: f32 activations. To these errors comes that of summing in f32.
+    Fast(Activations),
 }
 
 /// What happens to the output.
@@ -89,7 +91,7 @@ impl<'a> Job<'a> {
 /// nothing is allocated.
 #[derive(Default)]
 pub struct Scratch {
-    activations: Activations,
+    activations: Prepared,
     tasks: Vec<Task>,
     /// One for each thread of the pool.
     work: Vec<Mutex<Buffer>>,
@@ -140,7 +142,7 @@ pub fn products(
     let plan = Plan { tier, mode, rows, tile: tier.run(TileSizes) };
     let tile = match (rows, mode) {
         (1, _) => 1,
-        (_, Mode::Fast) => plan.tile.rows,
+        (_, Mode::Fast(_)) => plan.tile.rows,
         (_, Mode::Exact) => plan.tile.exact_rows,
     };
     let needed = jobs.iter().flat_map(|job| plan.parts(job.matrix.format()));
@@ -237,27 +239,33 @@ impl Plan {
         match self.mode {
             Mode::Exact if self.rows == 1 => [Part::F32; 3],
             Mode::Exact => [Part::Exact; 3],
-            Mode::Fast if format == Format::BF16 && self.tier.has_bf16_dot() => parts::<formats::Bf16Dot>(),
-            Mode::Fast => with_format!(format, C => parts::<C>()),
+            Mode::Fast(Activations::Bits16) => with_format!(format, C => parts::<<C as Packed>::Wide>()),
+            Mode::Fast(Activations::Bits8) if self.bf16_dot(format) => parts::<formats::Bf16Dot>(),
+            Mode::Fast(Activations::Bits8) => with_format!(format, C => parts::<C>()),
         }
     }
 
+    /// Whether BF16 activations meet weights of this format, if they are rounded to 8 bits.
+    fn bf16_dot(&self, format: Format) -> bool {
+        format == Format::BF16 && self.tier.has_bf16_dot()
+    }
+
     /// Lines of scratch for each thread.
-    fn work(&self, activations: &Activations) -> usize {
+    fn work(&self, activations: &Prepared) -> usize {
         match self.mode {
             _ if self.rows == 1 => 0,
             Mode::Exact => exact_work(activations.padded()),
-            Mode::Fast => fast_work(self.tile.panels),
+            Mode::Fast(_) => fast_work(self.tile.panels),
         }
     }
 
     /// Splits jobs into tasks. Results do not depend on how.
-    fn split(&self, jobs: &[Job<'_>], activations: &Activations, threads: usize, tasks: &mut Vec<Task>) {
+    fn split(&self, jobs: &[Job<'_>], activations: &Prepared, threads: usize, tasks: &mut Vec<Task>) {
         tasks.clear();
         let total: usize = jobs.iter().map(|job| job.matrix.packed_bytes()).sum();
         let groups = activations.groups();
         let panels_at_once = match self.mode {
-            Mode::Fast => self.tile.panels,
+            Mode::Fast(_) => self.tile.panels,
             Mode::Exact => 1,
         };
         for (job, Job { matrix, .. }) in jobs.iter().enumerate() {
@@ -280,14 +288,19 @@ impl Plan {
         }
     }
 
-    fn compute(&self, matrix: &Matrix, task: &Task, activations: &Activations, output: &Output<'_>, work: &mut Buffer) {
+    fn compute(&self, matrix: &Matrix, task: &Task, activations: &Prepared, output: &Output<'_>, work: &mut Buffer) {
         let format = matrix.format();
         match self.mode {
             Mode::Exact => with_format!(format, C => self.exact::<C>(matrix, task, activations, output, work)),
-            Mode::Fast if format == Format::BF16 && self.tier.has_bf16_dot() => {
+            Mode::Fast(Activations::Bits16) => {
+                with_format!(format, C => self.fast::<<C as Packed>::Wide>(matrix, task, activations, output, work));
+            }
+            Mode::Fast(Activations::Bits8) if self.bf16_dot(format) => {
                 self.fast::<formats::Bf16Dot>(matrix, task, activations, output, work);
             }
-            Mode::Fast => with_format!(format, C => self.fast::<C>(matrix, task, activations, output, work)),
+            Mode::Fast(Activations::Bits8) => {
+                with_format!(format, C => self.fast::<C>(matrix, task, activations, output, work));
+            }
         }
     }
 
@@ -295,7 +308,7 @@ impl Plan {
         &self,
         matrix: &Matrix,
         task: &Task,
-        activations: &Activations,
+        activations: &Prepared,
         output: &Output<'_>,
         work: &mut Buffer,
     ) {
@@ -311,7 +324,7 @@ impl Plan {
         &self,
         matrix: &Matrix,
         task: &Task,
-        activations: &Activations,
+        activations: &Prepared,
         output: &Output<'_>,
         work: &mut Buffer,
     ) {

@@ -5,6 +5,10 @@ use crate::pool::Pool;
 use cupola_quant::decode;
 use half::bf16;
 
+/// Both widths of activations, and all modes.
+const WIDTHS: [Activations; 2] = [Activations::Bits16, Activations::Bits8];
+const MODES: [Mode; 3] = [Mode::Fast(Activations::Bits16), Mode::Fast(Activations::Bits8), Mode::Exact];
+
 struct Random(u64);
 
 impl Random {
@@ -149,21 +153,22 @@ fn exact_products_follow_the_order_bit_for_bit() {
 }
 
 /// Activations as fast mode takes them, and the bound of what that changes for each.
-fn rounded(format: Format, tier: Tier, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
+fn rounded(format: Format, tier: Tier, to: Activations, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
     if format.is_float() {
-        if format == Format::BF16 && tier.has_bf16_dot() {
+        if format == Format::BF16 && to == Activations::Bits8 && tier.has_bf16_dot() {
             let x16 = x.iter().map(|v| bf16::from_f32(*v).to_f32()).collect();
             return (x16, x.iter().map(|v| f64::from(v.abs()) / 256.0).collect());
         }
         return (x.to_vec(), vec![0.0; x.len()]);
     }
+    let largest = if to == Activations::Bits8 { 127.0f32 } else { 32767.0 };
     let (mut values, mut bounds) = (Vec::new(), Vec::new());
     for block in x.chunks(32) {
         let top = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
         for v in block {
-            let code = if top < 1e-36 { 0.0 } else { (v * (127.0 / top)).round_ties_even() };
-            values.push(code * (top / 127.0));
-            bounds.push(f64::from(top) / 127.0 * 0.5);
+            let code = if top < 1e-34 { 0.0 } else { (v * (largest / top)).round_ties_even() };
+            values.push(code * (top / largest));
+            bounds.push(f64::from(top) / f64::from(largest) * 0.5);
         }
     }
     (values, bounds)
@@ -171,10 +176,10 @@ fn rounded(format: Format, tier: Tier, x: &[f32]) -> (Vec<f32>, Vec<f64>) {
 
 /// Fast results, each within what summing in f32 may do of the sum with rounded activations, and within the documented
 /// bound of the true one.
-fn check_fast(case: &Case, tier: Tier, x: &[f32], y: &[f32]) {
+fn check_fast(case: &Case, tier: Tier, to: Activations, x: &[f32], y: &[f32]) {
     let format = case.matrix.format();
     for (row, y) in x.chunks_exact(case.n_in).zip(y.chunks_exact(case.n_out)) {
-        let (rounded, bounds) = rounded(format, tier, row);
+        let (rounded, bounds) = rounded(format, tier, to, row);
         for (o, &y) in y.iter().enumerate() {
             let (mut near, mut size, mut truth, mut bound) = (0.0f64, 0.0f64, 0.0f64, 0.0f64);
             for (i, &w) in case.row(o).iter().enumerate() {
@@ -185,7 +190,7 @@ fn check_fast(case: &Case, tier: Tier, x: &[f32], y: &[f32]) {
             }
             // Formats with minima sum terms that are larger than the values: codes times scales, and minima.
             let slack = 1e-5 * (size + minima(case, o, &rounded)) + 1e-30;
-            let what = || format!("{format} {}x{} output {o} {tier}: {y} for {near}", case.n_out, case.n_in);
+            let what = || format!("{format} {}x{} output {o} {tier} {to:?}: {y} for {near}", case.n_out, case.n_in);
             assert!((f64::from(y) - near).abs() <= slack, "{}", what());
             assert!((f64::from(y) - truth).abs() <= bound * 1.0001 + slack, "{}, truth {truth}", what());
         }
@@ -207,7 +212,9 @@ fn fast_products_stay_within_the_documented_bound() {
         for tier in Tier::available() {
             for &rows in all_rows {
                 let x = &x[..rows * n_in];
-                check_fast(&case, tier, x, &case.product(&pool, tier, Mode::Fast, x));
+                for to in WIDTHS {
+                    check_fast(&case, tier, to, x, &case.product(&pool, tier, Mode::Fast(to), x));
+                }
             }
         }
     };
@@ -230,7 +237,7 @@ fn a_row_has_the_same_bits_alone_and_in_any_batch_for_any_number_of_threads() {
         let case = Case::new(&mut random, format, 49, n_in);
         let x = random.values(25 * n_in);
         for tier in Tier::available() {
-            for mode in [Mode::Fast, Mode::Exact] {
+            for mode in MODES {
                 let alone: Vec<f32> =
                     x.chunks_exact(n_in).flat_map(|x| case.product(&pools[0], tier, mode, x)).collect();
                 for pool in &pools {
@@ -252,7 +259,9 @@ fn more_rows_than_are_summed_at_once() {
     let rows = 2 * FAST_ROWS + 5;
     let x = random.values(rows * 64);
     for tier in Tier::available() {
-        check_fast(&case, tier, &x, &case.product(&pool, tier, Mode::Fast, &x));
+        for to in WIDTHS {
+            check_fast(&case, tier, to, &x, &case.product(&pool, tier, Mode::Fast(to), &x));
+        }
         let y = case.product(&pool, tier, Mode::Exact, &x);
         for (i, y) in y.iter().enumerate() {
             assert_eq!(y.to_bits(), exact_sum(case.row(i % 33), &x[i / 33 * 64..][..64]).to_bits());
@@ -267,7 +276,7 @@ fn several_jobs_with_bias_residual_and_stride() {
     let cases: Vec<Case> = formats.iter().map(|f| Case::new(&mut random, *f, 23, n_in)).collect();
     let bias = random.values(23);
     for tier in Tier::available() {
-        for mode in [Mode::Fast, Mode::Exact] {
+        for mode in MODES {
             for rows in [1, 4, 9] {
                 let x = random.values(rows * n_in);
                 let before = random.values(rows * 30);
@@ -307,7 +316,7 @@ fn zeros_huge_values_and_zero_blocks() {
         let case = Case::new(&mut random, format, 17, 256);
         for tier in Tier::available() {
             for rows in [1, 3] {
-                for mode in [Mode::Fast, Mode::Exact] {
+                for mode in MODES {
                     let y = case.product(&pool, tier, mode, &vec![0.0; rows * 256]);
                     assert!(y.iter().all(|y| *y == 0.0), "{format} {tier} {mode:?}");
                 }
@@ -315,9 +324,10 @@ fn zeros_huge_values_and_zero_blocks() {
                 for (i, v) in x.iter_mut().enumerate() {
                     *v *= [0.0, 1e30, 1e-30, 1.0, 1e-39, 1e4, 1.0, 0.0][i / 32 % 8];
                 }
-                let y = case.product(&pool, tier, Mode::Fast, &x);
-                // Products of the largest block are all that counts, up to its error.
-                check_fast(&case, tier, &x, &y);
+                for to in WIDTHS {
+                    // Products of the largest block are all that counts, up to its error.
+                    check_fast(&case, tier, to, &x, &case.product(&pool, tier, Mode::Fast(to), &x));
+                }
             }
         }
     }
@@ -329,7 +339,7 @@ fn a_nan_or_infinity_is_not_hidden() {
     for format in Format::ALL {
         let case = Case::new(&mut random, format, 16, 256);
         for (tier, bad) in Tier::available().into_iter().flat_map(|t| [(t, f32::NAN), (t, f32::INFINITY)]) {
-            for (mode, rows) in [(Mode::Fast, 1), (Mode::Fast, 2), (Mode::Exact, 1), (Mode::Exact, 2)] {
+            for (mode, rows) in MODES.into_iter().flat_map(|m| [(m, 1), (m, 2)]) {
                 let mut x = random.values(rows * 256);
                 x[100] = bad;
                 let y = case.product(&pool, tier, mode, &x);
@@ -388,7 +398,7 @@ fn wrong_sizes_are_errors_that_say_so() {
     let (mut y, mut z) = (vec![1.0; 80], vec![1.0; 80]);
     let x = [0.0; 64];
     let run = |jobs: &mut [Job<'_>], x: &[f32], rows| {
-        products(&pool, Tier::SCALAR, Mode::Fast, x, rows, jobs, &mut Scratch::new())
+        products(&pool, Tier::SCALAR, MODES[0], x, rows, jobs, &mut Scratch::new())
     };
     assert!(matches!(run(&mut [Job::new(&m, &mut y)], &x[..63], 2), Err(ProductError::Input { .. })));
     assert!(matches!(run(&mut [Job::new(&m, &mut y[..79])], &x, 2), Err(ProductError::Output { .. })));

@@ -1,6 +1,6 @@
 //! AVX2 with FMA and F16C: 8 rows to a vector, and 16 registers.
 
-use super::quantise::{Quantised, scale_and_inverse};
+use super::quantise::{MAX8, MAX16, Quantised, scale_and_inverse};
 use super::{Kernel, Simd};
 use crate::memory::Line;
 use std::arch::x86_64::*;
@@ -20,6 +20,55 @@ impl Avx2 {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn run<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
     kernel.run(s)
+}
+
+/// 32 activations as integers of at most `largest`, and their scale.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn round(x: &[f32; 32], largest: f32) -> ([__m256i; 4], f32) {
+    // SAFETY: as above; every load is of eight floats.
+    unsafe {
+        let load = x.as_chunks::<8>().0;
+        let v = [
+            _mm256_loadu_ps(load[0].as_ptr()),
+            _mm256_loadu_ps(load[1].as_ptr()),
+            _mm256_loadu_ps(load[2].as_ptr()),
+            _mm256_loadu_ps(load[3].as_ptr()),
+        ];
+        let magnitude = _mm256_set1_epi32(0x7fff_ffff);
+        let mut top = _mm256_setzero_si256();
+        for v in v {
+            top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v), magnitude));
+        }
+        let top = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+        let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b01_00_11_10>(top));
+        let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b10_11_00_01>(top));
+        let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(top) as u32, largest);
+        let inverse = _mm256_set1_ps(inverse);
+        // The conversion rounds to nearest, ties to even.
+        let mut q = [_mm256_setzero_si256(); 4];
+        for i in 0..4 {
+            q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
+        }
+        (q, scale)
+    }
+}
+
+/// Sums of the first and last 16 integers.
+///
+/// # Safety
+/// The processor has AVX2.
+#[inline(always)]
+unsafe fn sums(q: [__m256i; 4]) -> [i32; 2] {
+    // SAFETY: as above.
+    unsafe {
+        let sum = _mm256_hadd_epi32(_mm256_add_epi32(q[0], q[1]), _mm256_add_epi32(q[2], q[3]));
+        let sum = _mm256_hadd_epi32(sum, sum);
+        let sum = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256::<1>(sum));
+        [_mm_extract_epi32::<0>(sum), _mm_extract_epi32::<1>(sum)]
+    }
 }
 
 // SAFETY of every block below: the value `self` exists only if the instructions do, and loads and stores get references
@@ -100,6 +149,10 @@ impl Simd for Avx2 {
         unsafe { _mm256_or_si256(a, b) }
     }
     #[inline(always)]
+    fn odd_bytes(self, v: __m256i) -> __m256i {
+        unsafe { _mm256_srli_epi16::<8>(v) }
+    }
+    #[inline(always)]
     fn shl(self, v: __m256i, by: u32) -> __m256i {
         unsafe { _mm256_sll_epi32(v, _mm_cvtsi32_si128(by as i32)) }
     }
@@ -152,45 +205,42 @@ impl Simd for Avx2 {
             self.dot(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w))
         }
     }
+    #[inline(always)]
+    fn dot_pairs(self, acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(w, x)) }
+    }
     fn dot_bf16(self, _: __m256, _: __m256i, _: __m256i) -> __m256 {
         unreachable!("no BF16 instruction")
     }
 
     #[inline(always)]
-    fn quantise(self, x: &[f32; 32]) -> Quantised {
-        let mut codes = [0; 32];
+    fn quantise8(self, x: &[f32; 32]) -> Quantised<8> {
+        let mut words = [0; 8];
         unsafe {
-            let load = x.as_chunks::<8>().0;
-            let v = [
-                _mm256_loadu_ps(load[0].as_ptr()),
-                _mm256_loadu_ps(load[1].as_ptr()),
-                _mm256_loadu_ps(load[2].as_ptr()),
-                _mm256_loadu_ps(load[3].as_ptr()),
-            ];
-            let magnitude = _mm256_set1_epi32(0x7fff_ffff);
-            let mut top = _mm256_setzero_si256();
-            for v in v {
-                top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(v), magnitude));
-            }
-            let top = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
-            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b01_00_11_10>(top));
-            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b10_11_00_01>(top));
-            let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(top) as u32);
-            let inverse = _mm256_set1_ps(inverse);
-            // The conversion rounds to nearest, ties to even.
-            let mut q = [_mm256_setzero_si256(); 4];
-            for i in 0..4 {
-                q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], inverse));
-            }
+            let (q, scale) = round(x, MAX8);
             // Packing works in 128-bit halves; the permutation puts the words in order again.
             let bytes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
             let bytes = _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
-            let sum = self.dot(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b01_00_11_10>(sum));
-            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b10_11_00_01>(sum));
-            let sums = [_mm256_extract_epi32::<0>(sum), _mm256_extract_epi32::<4>(sum)];
-            Quantised { codes, scale, sums }
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
+            Quantised { words, scale, sums: sums(q) }
+        }
+    }
+    #[inline(always)]
+    fn quantise16(self, x: &[f32; 32]) -> Quantised<16> {
+        let mut words = [0; 16];
+        unsafe {
+            let (q, scale) = round(x, MAX16);
+            // Within 64 bits from 0 1 2 3 to 0 2 1 3, then the 64-bit parts likewise, since packing works in 128-bit halves.
+            let order = _mm256_setr_epi8(
+                0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15, 0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14,
+                15,
+            );
+            for (out, q) in words.as_chunks_mut::<8>().0.iter_mut().zip(q.as_chunks::<2>().0) {
+                let pairs = _mm256_shuffle_epi8(_mm256_packs_epi32(q[0], q[1]), order);
+                let pairs = _mm256_permute4x64_epi64::<0b11_01_10_00>(pairs);
+                _mm256_storeu_si256(out.as_mut_ptr().cast(), pairs);
+            }
+            Quantised { words, scale, sums: sums(q) }
         }
     }
 

@@ -1,6 +1,6 @@
 //! AVX-512 (F, BW, VL, DQ) with VNNI; with `BF16`, also the dot product of BF16 pairs.
 
-use super::quantise::{Quantised, scale_and_inverse};
+use super::quantise::{MAX8, MAX16, Quantised, scale_and_inverse};
 use super::{Kernel, Simd};
 use crate::memory::Line;
 use std::arch::x86_64::*;
@@ -27,6 +27,27 @@ fn run<K: Kernel>(s: Avx512<false>, kernel: K) -> K::Output {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16")]
 fn run_bf16<K: Kernel>(s: Avx512<true>, kernel: K) -> K::Output {
     kernel.run(s)
+}
+
+/// 32 activations as integers of at most `largest`, and their scale.
+///
+/// # Safety
+/// The processor has AVX-512 F and DQ.
+#[inline(always)]
+unsafe fn round(x: &[f32; 32], largest: f32) -> ([__m512i; 2], f32) {
+    // SAFETY: as above; the loads are of 16 floats each.
+    unsafe {
+        let (a, b) = (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x[16..].as_ptr()));
+        let top = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));
+        let top = _mm256_max_epi32(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64::<1>(top));
+        let top = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+        let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b01_00_11_10>(top));
+        let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b10_11_00_01>(top));
+        let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(top) as u32, largest);
+        let inverse = _mm512_set1_ps(inverse);
+        // The conversion rounds to nearest, ties to even; NaN gives i32::MIN, whose low half is 0.
+        ([_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)), _mm512_cvtps_epi32(_mm512_mul_ps(b, inverse))], scale)
+    }
 }
 
 // SAFETY of every block below: the value `self` exists only if the instructions do, and loads and stores get references
@@ -106,6 +127,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         unsafe { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
+    fn odd_bytes(self, v: __m512i) -> __m512i {
+        unsafe { _mm512_srli_epi16::<8>(v) }
+    }
+    #[inline(always)]
     fn shl(self, v: __m512i, by: u32) -> __m512i {
         unsafe { _mm512_sll_epi32(v, _mm_cvtsi32_si128(by as i32)) }
     }
@@ -151,6 +176,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         unreachable!("not a centred tier")
     }
     #[inline(always)]
+    fn dot_pairs(self, acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+        unsafe { _mm512_dpwssd_epi32(acc, w, x) }
+    }
+    #[inline(always)]
     fn dot_bf16(self, acc: __m512, w: __m512i, x: __m512i) -> __m512 {
         if !BF16 {
             unreachable!("no BF16 instruction");
@@ -160,27 +189,34 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
 
     #[inline(always)]
-    fn quantise(self, x: &[f32; 32]) -> Quantised {
-        let mut codes = [0; 32];
+    fn quantise8(self, x: &[f32; 32]) -> Quantised<8> {
+        let mut words = [0; 8];
         unsafe {
-            let (a, b) = (_mm512_loadu_ps(x.as_ptr()), _mm512_loadu_ps(x[16..].as_ptr()));
-            let top = _mm512_max_epi32(_mm512_castps_si512(_mm512_abs_ps(a)), _mm512_castps_si512(_mm512_abs_ps(b)));
-            let top = _mm256_max_epi32(_mm512_castsi512_si256(top), _mm512_extracti64x4_epi64::<1>(top));
-            let top = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
-            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b01_00_11_10>(top));
-            let top = _mm_max_epi32(top, _mm_shuffle_epi32::<0b10_11_00_01>(top));
-            let (scale, inverse) = scale_and_inverse(_mm_cvtsi128_si32(top) as u32);
-            let inverse = _mm512_set1_ps(inverse);
-            // The conversion rounds to nearest, ties to even; NaN gives i32::MIN, whose low byte is 0.
-            let a = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(a, inverse)));
-            let b = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(b, inverse)));
-            let bytes = _mm256_set_m128i(b, a);
-            _mm256_storeu_si256(codes.as_mut_ptr().cast(), bytes);
-            let sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b01_00_11_10>(sum));
-            let sum = _mm256_add_epi32(sum, _mm256_shuffle_epi32::<0b10_11_00_01>(sum));
-            let sums = [_mm256_extract_epi32::<0>(sum), _mm256_extract_epi32::<4>(sum)];
-            Quantised { codes, scale, sums }
+            let (q, scale) = round(x, MAX8);
+            let bytes = _mm256_set_m128i(_mm512_cvtepi32_epi8(q[1]), _mm512_cvtepi32_epi8(q[0]));
+            _mm256_storeu_si256(words.as_mut_ptr().cast(), bytes);
+            Quantised { words, scale, sums: [_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])] }
+        }
+    }
+    #[inline(always)]
+    fn quantise16(self, x: &[f32; 32]) -> Quantised<16> {
+        // Where each pair's halves lie in the 64 halves of both vectors, of which the odd ones only hold signs.
+        const ORDER: [u16; 32] = {
+            let mut order = [0; 32];
+            let mut i = 0;
+            while i < 32 {
+                // The quad starts at integer i / 4 * 4; its integers follow as 0 2 1 3.
+                order[i] = 2 * (i / 4 * 4 + [0, 2, 1, 3][i % 4]) as u16;
+                i += 1;
+            }
+            order
+        };
+        let mut words = [0; 16];
+        unsafe {
+            let (q, scale) = round(x, MAX16);
+            let pairs = _mm512_permutex2var_epi16(q[0], _mm512_loadu_si512(ORDER.as_ptr().cast()), q[1]);
+            _mm512_storeu_si512(words.as_mut_ptr().cast(), pairs);
+            Quantised { words, scale, sums: [_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])] }
         }
     }
 

@@ -87,6 +87,13 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     fn sub_bytes(self, a: Self::I, b: Self::I) -> Self::I;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    /// Bytes 0 and 2 of each lane, as a pair of 16-bit integers.
+    #[inline(always)]
+    fn even_bytes(self, v: Self::I) -> Self::I {
+        self.and(v, self.splat_i(0x00ff_00ff))
+    }
+    /// Bytes 1 and 3 of each lane, as a pair of 16-bit integers.
+    fn odd_bytes(self, v: Self::I) -> Self::I;
     /// Shifts each 32-bit lane; `by` is a constant after inlining.
     fn shl(self, v: Self::I, by: u32) -> Self::I;
     /// Shifts zeros into each 32-bit lane.
@@ -112,13 +119,20 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     fn dot(self, acc: Self::I, codes: Self::I, x: Self::I) -> Self::I;
     /// The same with `codes - 128` as signed bytes; only called if [`Simd::CENTRED`].
     fn dot_centred(self, acc: Self::I, codes: Self::I, x: Self::I) -> Self::I;
+    /// Adds to each lane the sum of the products of its two signed 16-bit integers.
+    fn dot_pairs(self, acc: Self::I, w: Self::I, x: Self::I) -> Self::I;
     /// Adds to each lane the sum of the products of its two BF16 numbers; only called on tiers that have such an instruction.
     fn dot_bf16(self, acc: Self::F, w: Self::I, x: Self::I) -> Self::F;
 
     /// Rounds activations to 8-bit integers. Written out for the tiers: the compiler's own vector code takes four times as long.
     #[inline(always)]
-    fn quantise(self, x: &[f32; 32]) -> Quantised {
-        quantise::quantise(x)
+    fn quantise8(self, x: &[f32; 32]) -> Quantised<8> {
+        quantise::quantise8(x)
+    }
+    /// Rounds activations to 16-bit integers.
+    #[inline(always)]
+    fn quantise16(self, x: &[f32; 32]) -> Quantised<16> {
+        quantise::quantise16(x)
     }
 
     /// Asks for memory `bytes` after the given line, whether or not there is any.

@@ -1,44 +1,71 @@
-//! Rounding 32 activations to 8-bit integers.
+//! Rounding 32 activations to integers of 8 or 16 bits.
 
-/// 32 activations as integers: `x` is about `scale * codes`, with an error of at most `scale / 2` (and rounding).
+/// 32 activations as integers: `x` is about `scale * integer`, with an error of at most `scale / 2` (and rounding).
 ///
-/// The scale is the largest magnitude over 127. A block below 1e-36 counts as zeros, since its scale has no inverse; one with an infinity or
-/// a NaN gets the scale NaN, so that all its products are NaN.
+/// The scale is the largest magnitude over 127 or 32767. A block below 1e-34 counts as zeros, since its scale has no inverse; one
+/// with an infinity or a NaN gets the scale NaN, so that all its products are NaN.
 #[derive(Debug)]
-pub(crate) struct Quantised {
-    /// From -127 to 127.
-    pub codes: [i8; 32],
+pub(crate) struct Quantised<const WORDS: usize> {
+    /// The integers in the order of the products. 8 words: word `i` has integers `4i..4i + 4`, a byte each. 16 words: word
+    /// `2i` has integers `4i` and `4i + 2`, word `2i + 1` has `4i + 1` and `4i + 3`, as
+    /// [`Simd::even_bytes`](super::Simd::even_bytes) and `odd_bytes` take weights apart.
+    pub words: [u32; WORDS],
     pub scale: f32,
-    /// Sums of the first and last 16 codes.
+    /// Sums of the first and last 16 integers.
     pub sums: [i32; 2],
 }
+
+/// The largest integers.
+pub(super) const MAX8: f32 = 127.0;
+pub(super) const MAX16: f32 = 32767.0;
 
 /// Scale and its inverse for a block, given the greatest bits of its magnitudes: as integers magnitudes have the order of their values, and
 /// NaN is greatest.
 #[inline(always)]
-pub(super) fn scale_and_inverse(top: u32) -> (f32, f32) {
+pub(super) fn scale_and_inverse(top: u32, largest: f32) -> (f32, f32) {
     let top = f32::from_bits(top);
     if !top.is_finite() {
         (f32::NAN, 0.0)
-    } else if top < 1e-36 {
+    } else if top < 1e-34 {
         (0.0, 0.0)
     } else {
-        (top / 127.0, 127.0 / top)
+        (top / largest, largest / top)
     }
 }
 
-/// The definition, in plain Rust.
+/// The definition, in plain Rust: integers, scale and sums.
 #[inline(always)]
-pub(super) fn quantise(x: &[f32; 32]) -> Quantised {
+fn round(x: &[f32; 32], largest: f32) -> ([i32; 32], f32, [i32; 2]) {
     let top = x.iter().fold(0, |top, v| (v.to_bits() & 0x7fff_ffff).max(top));
-    let (scale, inverse) = scale_and_inverse(top);
-    let mut codes = [0; 32];
-    for (code, v) in codes.iter_mut().zip(x) {
-        // NaN becomes 0.
-        *code = (v * inverse).round_ties_even() as i8;
+    let (scale, inverse) = scale_and_inverse(top, largest);
+    // NaN becomes 0.
+    let codes = x.map(|v| (v * inverse).round_ties_even() as i32);
+    (codes, scale, [codes[..16].iter().sum(), codes[16..].iter().sum()])
+}
+
+#[inline(always)]
+pub(super) fn quantise8(x: &[f32; 32]) -> Quantised<8> {
+    let (codes, scale, sums) = round(x, MAX8);
+    let mut words = [0; 8];
+    for (word, c) in words.iter_mut().zip(codes.as_chunks::<4>().0) {
+        *word = u32::from_le_bytes(c.map(|c| c as u8));
     }
-    let sum = |codes: &[i8]| codes.iter().map(|c| i32::from(*c)).sum();
-    Quantised { codes, scale, sums: [sum(&codes[..16]), sum(&codes[16..])] }
+    Quantised { words, scale, sums }
+}
+
+#[inline(always)]
+pub(super) fn quantise16(x: &[f32; 32]) -> Quantised<16> {
+    let (codes, scale, sums) = round(x, MAX16);
+    let mut words = [0; 16];
+    for (pair, c) in words.as_chunks_mut::<2>().0.iter_mut().zip(codes.as_chunks::<4>().0) {
+        *pair = [pack(c[0], c[2]), pack(c[1], c[3])];
+    }
+    Quantised { words, scale, sums }
+}
+
+#[inline(always)]
+fn pack(low: i32, high: i32) -> u32 {
+    low as u32 & 0xffff | (high as u32) << 16
 }
 
 #[cfg(test)]
@@ -47,27 +74,53 @@ mod tests {
     use crate::simd::{Kernel, Simd};
     use crate::tier::Tier;
 
-    struct Quantise<'a>(&'a [f32; 32]);
+    struct Quantise8<'a>(&'a [f32; 32]);
+    struct Quantise16<'a>(&'a [f32; 32]);
 
-    impl Kernel for Quantise<'_> {
-        type Output = Quantised;
+    impl Kernel for Quantise8<'_> {
+        type Output = Quantised<8>;
         #[inline(always)]
-        fn run<S: Simd>(self, s: S) -> Quantised {
-            s.quantise(self.0)
+        fn run<S: Simd>(self, s: S) -> Quantised<8> {
+            s.quantise8(self.0)
+        }
+    }
+    impl Kernel for Quantise16<'_> {
+        type Output = Quantised<16>;
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Quantised<16> {
+            s.quantise16(self.0)
         }
     }
 
-    /// On all tiers, which must agree.
-    fn on_all_tiers(x: &[f32; 32]) -> Quantised {
-        let q = quantise(x);
+    /// Integers in the order of the activations, scale, and sums.
+    struct Block {
+        codes: Vec<i32>,
+        scale: f32,
+        sums: [i32; 2],
+    }
+
+    /// With 8 and 16 bits, on all tiers, which must agree.
+    fn on_all_tiers(x: &[f32; 32]) -> [Block; 2] {
+        let (q8, q16) = (quantise8(x), quantise16(x));
         for tier in Tier::available() {
-            let other = tier.run(Quantise(x));
-            assert_eq!(other.scale.to_bits(), q.scale.to_bits(), "{tier}");
-            if !q.scale.is_nan() {
-                assert_eq!((other.codes, other.sums), (q.codes, q.sums), "{tier}");
+            let (other8, other16) = (tier.run(Quantise8(x)), tier.run(Quantise16(x)));
+            assert_eq!(other8.scale.to_bits(), q8.scale.to_bits(), "{tier}");
+            assert_eq!(other16.scale.to_bits(), q16.scale.to_bits(), "{tier}");
+            if !q8.scale.is_nan() {
+                assert_eq!((other8.words, other8.sums), (q8.words, q8.sums), "{tier}");
+                assert_eq!((other16.words, other16.sums), (q16.words, q16.sums), "{tier}");
             }
         }
-        q
+        let codes8 = q8.words.iter().flat_map(|w| w.to_le_bytes()).map(|c| i32::from(c as i8)).collect();
+        let halves = |w: u32| [i32::from(w as i16), i32::from((w >> 16) as i16)];
+        let codes16 = q16.words.chunks(2).flat_map(|w| {
+            let ([a, c], [b, d]) = (halves(w[0]), halves(w[1]));
+            [a, b, c, d]
+        });
+        [
+            Block { codes: codes8, scale: q8.scale, sums: q8.sums },
+            Block { codes: codes16.collect(), scale: q16.scale, sums: q16.sums },
+        ]
     }
 
     #[test]
@@ -75,10 +128,16 @@ mod tests {
         let mut x = [0.0f32; 32];
         x[..6].copy_from_slice(&[127.0, -127.0, 0.5, 1.5, -2.5, 3.4]);
         x[20] = 9.0;
-        let q = on_all_tiers(&x);
+        let [q, _] = on_all_tiers(&x);
         assert_eq!(q.scale, 1.0);
         assert_eq!(q.codes[..6], [127, -127, 0, 2, -2, 3]);
         assert_eq!(q.sums, [3, 9]);
+
+        x[0] = 32767.0;
+        let [_, q] = on_all_tiers(&x);
+        assert_eq!(q.scale, 1.0);
+        assert_eq!(q.codes[..6], [32767, -127, 0, 2, -2, 3]);
+        assert_eq!(q.sums, [32643, 9]);
     }
 
     #[test]
@@ -87,25 +146,31 @@ mod tests {
             for sign in [1.0, -1.0] {
                 let mut x: [f32; 32] = std::array::from_fn(|k| (k as f32 - 11.0) / 16.0);
                 x[i] = 50.0 * sign;
-                let q = on_all_tiers(&x);
-                assert_eq!((q.scale, q.codes[i]), (50.0 / 127.0, 127 * sign as i8));
-                let sums = [0, 1].map(|h| q.codes[16 * h..][..16].iter().map(|c| i32::from(*c)).sum::<i32>());
-                assert_eq!(q.sums, sums);
+                for (q, largest) in on_all_tiers(&x).iter().zip([127.0, 32767.0]) {
+                    assert_eq!((q.scale, q.codes[i]), (50.0 / largest, (largest * sign) as i32));
+                    assert_eq!(q.sums, [0, 1].map(|h| q.codes[16 * h..][..16].iter().sum::<i32>()));
+                    for (code, x) in q.codes.iter().zip(&x) {
+                        assert!((*code as f32 * q.scale - x).abs() <= 0.5001 * q.scale, "{code} for {x}");
+                    }
+                }
             }
         }
     }
 
     #[test]
     fn zeros_tiny_huge_and_non_finite_blocks() {
-        assert_eq!(on_all_tiers(&[0.0; 32]).scale, 0.0);
+        assert!(on_all_tiers(&[0.0; 32]).iter().all(|q| q.scale == 0.0));
         let tiny = on_all_tiers(&[f32::MIN_POSITIVE / 8.0; 32]);
-        assert_eq!((tiny.scale, tiny.sums), (0.0, [0, 0]));
-        let huge = on_all_tiers(&[f32::MAX; 32]);
-        assert!(huge.scale.is_finite() && huge.codes.iter().all(|&c| c == 127));
+        assert!(tiny.iter().all(|q| (q.scale, q.sums) == (0.0, [0, 0])));
+        for size in [f32::MAX, 1.1e-34] {
+            for (q, largest) in on_all_tiers(&[size; 32]).iter().zip([127, 32767]) {
+                assert!(q.scale.is_finite() && q.codes.iter().all(|&c| c == largest));
+            }
+        }
         for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let mut x = [1.0; 32];
             x[7] = bad;
-            assert!(on_all_tiers(&x).scale.is_nan());
+            assert!(on_all_tiers(&x).iter().all(|q| q.scale.is_nan()));
         }
     }
 }

@@ -110,6 +110,10 @@ impl Simd for Scalar {
         each_i(a, |i, v| v | b[i])
     }
     #[inline(always)]
+    fn odd_bytes(self, v: I) -> I {
+        each_i(v, |_, v| v >> 8 & 0x00ff_00ff)
+    }
+    #[inline(always)]
     fn shl(self, v: I, by: u32) -> I {
         each_i(v, |_, v| v << by)
     }
@@ -160,6 +164,14 @@ impl Simd for Scalar {
     }
     fn dot_centred(self, _: I, _: I, _: I) -> I {
         unreachable!("not a centred tier")
+    }
+    #[inline(always)]
+    fn dot_pairs(self, acc: I, w: I, x: I) -> I {
+        each_i(acc, |i, v| {
+            let low = i32::from(w[i] as i16) * i32::from(x[i] as i16);
+            let high = i32::from((w[i] >> 16) as i16) * i32::from((x[i] >> 16) as i16);
+            (v as i32 + low + high) as u32
+        })
     }
     fn dot_bf16(self, _: F, _: I, _: I) -> F {
         unreachable!("no BF16 instruction")
