@@ -1,8 +1,14 @@
 //! Which instruction set the kernels use: found at run time, never assumed at build time.
 
+#[cfg(target_arch = "aarch64")]
+use crate::simd::Neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+use crate::simd::Simd;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512, Simd};
+use crate::simd::{Avx2, Avx512};
 use crate::simd::{Kernel, Scalar};
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 use std::fmt;
 
 /// An instruction set that this processor has. Holding one is the proof: there is no way to make a `Tier` of instructions
@@ -19,6 +25,10 @@ enum Level {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
+    #[cfg(target_arch = "aarch64")]
+    NeonDot,
 }
 
 /// All levels of this architecture, slowest first.
@@ -30,6 +40,10 @@ const LEVELS: &[Level] = &[
     Level::Avx512,
     #[cfg(target_arch = "x86_64")]
     Level::Avx512Bf16,
+    #[cfg(target_arch = "aarch64")]
+    Level::Neon,
+    #[cfg(target_arch = "aarch64")]
+    Level::NeonDot,
 ];
 
 impl Level {
@@ -51,6 +65,10 @@ impl Level {
             }
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Bf16 => Level::Avx512.present() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => Level::Neon.present() && is_aarch64_feature_detected!("dotprod"),
         }
     }
 
@@ -63,6 +81,10 @@ impl Level {
             Level::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Bf16 => "avx512bf16",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
+            #[cfg(target_arch = "aarch64")]
+            Level::NeonDot => "neon-dotprod",
         }
     }
 }
@@ -81,7 +103,7 @@ impl Tier {
         LEVELS.iter().filter(|level| level.present()).map(|&level| Tier(level)).collect()
     }
 
-    /// `scalar`, `avx2` (with FMA and F16C), `avx512` (F, BW, VL, DQ, VNNI), `avx512bf16`.
+    /// `scalar`; `avx2` (with FMA and F16C), `avx512` (F, BW, VL, DQ, VNNI), `avx512bf16`; `neon`, `neon-dotprod`.
     pub fn name(self) -> &'static str {
         self.0.name()
     }
@@ -94,6 +116,8 @@ impl Tier {
             Level::Avx2 | Level::Avx512 => false,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Bf16 => true,
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon | Level::NeonDot => false,
         }
     }
 
@@ -114,6 +138,12 @@ impl Tier {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Level::Avx512Bf16 => unsafe { Avx512::<false>::new() }.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Level::Neon => unsafe { Neon::<false>::new() }.run(kernel),
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Level::NeonDot => unsafe { Neon::<true>::new() }.run(kernel),
         }
     }
 }

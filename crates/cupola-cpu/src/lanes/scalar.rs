@@ -1,4 +1,4 @@
-//! 32 floats in an array: the meaning of every operation, and what compilers turn into NEON.
+//! 32 floats in an array: the meaning of every operation.
 
 use super::{LANES, Lanes, Vector, fold};
 use crate::math;
