@@ -11,7 +11,8 @@
 
 use half::f16;
 
-use super::search::{LANES, LEN, half_scale, inverse, nearest, total};
+use super::inverse;
+use super::search::{LANES, LEN, half_scale, nearest, total};
 
 /// Largest numbers that a format can store.
 #[derive(Clone, Copy)]

@@ -1,5 +1,7 @@
 //! What the formats with one scale per 32 values share: the nibble order and the plain encoding rules.
 
+use super::{extreme, inverse};
+
 /// Values per block.
 pub const LEN: usize = 32;
 
@@ -28,18 +30,10 @@ pub fn put_fifth_bits(codes: &[u8; LEN], high: &mut [u8]) {
     }
 }
 
-/// `1 / scale`, or 0 where that is no finite number: such a scale is far below the smallest f16, so that the block
-/// decodes to a constant whatever its codes are.
-pub fn inverse(scale: f32) -> f32 {
-    let inverse = 1.0 / scale;
-    if inverse.is_finite() { inverse } else { 0.0 }
-}
-
 /// Scale and codes of formats without a minimum: the value of the largest magnitude (the first of equals) gets the
 /// code 0, which stands for `-half`, and code `half` stands for zero.
 pub fn extreme_codes(values: &[f32], half: u8) -> (f32, [u8; LEN]) {
-    let extreme = values.iter().fold(0f32, |extreme, &value| if value.abs() > extreme.abs() { value } else { extreme });
-    let scale = extreme / -f32::from(half);
+    let scale = extreme(values) / -f32::from(half);
     let inverse = inverse(scale);
     let mut codes = [0; LEN];
     for (code, value) in codes.iter_mut().zip(values) {

@@ -71,6 +71,19 @@ pub fn half_at(bytes: &[u8], at: usize) -> f32 {
     f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
+/// `1 / scale`, or 0 where that is no finite number: such a scale is far below the smallest f16, so that the block
+/// decodes to a constant whatever its codes are.
+#[inline]
+fn inverse(scale: f32) -> f32 {
+    let inverse = 1.0 / scale;
+    if inverse.is_finite() { inverse } else { 0.0 }
+}
+
+/// The value of the largest magnitude, the first of equals.
+fn extreme(values: &[f32]) -> f32 {
+    values.iter().fold(0f32, |extreme, &value| if value.abs() > extreme.abs() { value } else { extreme })
+}
+
 fn put_half(bytes: &mut [u8], at: usize, value: f16) {
     bytes[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Block, half_at, legacy, put_half};
+use super::{Block, half_at, inverse, put_half};
 use crate::Format;
 
 /// f16 scale `d`, 32 signed bytes `q`. Value: `d * q`. The unsigned code is `q + 128`.
@@ -29,7 +29,7 @@ impl Block for Q8_0 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
         let scale = largest / 127.0;
-        let inverse = legacy::inverse(scale);
+        let inverse = inverse(scale);
         put_half(block, 0, f16::from_f32(scale));
         for (byte, value) in block[2..34].iter_mut().zip(values) {
             // Ties away from zero, as the format's first encoder did.

@@ -27,12 +27,6 @@ pub fn nearest(value: f32, low: f32, high: f32) -> f32 {
     (limited + NO_FRACTION) - NO_FRACTION
 }
 
-/// `1 / scale`, or 0 if `scale` is 0.
-#[inline]
-pub fn inverse(scale: f32) -> f32 {
-    if scale == 0.0 { 0.0 } else { 1.0 / scale }
-}
-
 /// `scale` as an f16, kept finite and, unless it is 0, kept from becoming 0.
 pub fn half_scale(scale: f32) -> f16 {
     let limited = scale.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());

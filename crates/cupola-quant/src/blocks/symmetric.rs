@@ -5,7 +5,8 @@
 
 use half::f16;
 
-use super::search::{LANES, LEN, half_scale, inverse, nearest, total};
+use super::search::{LANES, LEN, half_scale, nearest, total};
+use super::{extreme, inverse};
 
 /// Values per group.
 const GROUP: usize = 16;
@@ -67,11 +68,6 @@ fn round_to_scale(group: &[f32; GROUP], scale: f32, limits: Limits) -> Sums {
         }
     }
     Sums { error: total(error), qq: total(qq), vq: total(vq) }
-}
-
-/// The number of the largest magnitude.
-fn extreme(values: &[f32]) -> f32 {
-    values.iter().fold(0f32, |extreme, &value| if value.abs() > extreme.abs() { value } else { extreme })
 }
 
 /// Starting scales give the extreme value a code this far outside the range of codes. Half as many starts make `Q6_K`
