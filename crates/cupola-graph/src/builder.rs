@@ -32,9 +32,21 @@ impl Builder {
         self.scope = name.into();
     }
 
+    /// Declares a value that comes from outside the program, for programs that are a part of a model.
+    pub fn input(&mut self, name: &str, width: usize, rows: Rows) -> ValueId {
+        self.value(name, width, rows)
+    }
+
     /// Declares a weight matrix.
     pub fn weight(&mut self, name: impl Into<String>, n_out: usize, n_in: usize, format: Format) -> WeightId {
-        self.program.weights.push(Weight { name: name.into(), n_out, n_in, format });
+        let name = name.into();
+        if n_out == 0 || n_in == 0 {
+            self.attribute(&name, format!("a weight of {n_out} x {n_in} has no elements"));
+        } else if format.row_bytes(n_in).is_none() {
+            let block = format.layout().block;
+            self.attribute(&name, format!("rows of {n_in} are not whole blocks of {format}, which have {block}"));
+        }
+        self.program.weights.push(Weight { name, n_out, n_in, format });
         WeightId(self.program.weights.len() as u32 - 1)
     }
 
@@ -362,7 +374,14 @@ mod tests {
     #[test]
     fn attributes_are_checked() {
         type Build<'a> = &'a dyn Fn(&mut Builder, ValueId) -> ValueId;
-        let cases: [(&str, Build<'_>); 9] = [
+        let linear = |g: &mut Builder, x, n_out, n_in, format| {
+            let w = g.weight("w", n_out, n_in, format);
+            g.linear(x, w, None)
+        };
+        let cases: [(&str, Build<'_>); 12] = [
+            ("w: a weight of 0 x 8 has no elements", &|g, x| linear(g, x, 0, 8, Format::F32)),
+            ("w: a weight of 8 x 0 has no elements", &|g, x| linear(g, x, 8, 0, Format::F32)),
+            ("w: rows of 8 are not whole blocks of Q8_0, which have 32", &|g, x| linear(g, x, 8, 8, Format::Q8_0)),
             ("groups of 3 do not divide a row of 8", &|g, x| {
                 g.norm(x, Norm { kind: NormKind::Rms, group: 3, weight: None, bias: None, eps: 1e-5 })
             }),
