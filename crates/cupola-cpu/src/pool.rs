@@ -1,7 +1,7 @@
 //! Threads that start a piece of work in well under a microsecond, and sleep when there is none.
 //!
 //! A model step is hundreds of parallel regions of tens of microseconds with little between them, so workers wait for
-//! the next region by spinning; after [`SPIN`] they begin to yield to other processes, after [`PARK`] they sleep.
+//! the next region by spinning; after `SPIN` they begin to yield to other processes, after `PARK` they sleep.
 
 use std::any::Any;
 use std::cell::{Cell, UnsafeCell};
