@@ -8,6 +8,7 @@
 mod contract;
 mod device;
 mod error;
+mod one_op;
 mod partition;
 mod registry;
 mod runner;
@@ -17,6 +18,7 @@ mod stats;
 pub use contract::{Activations, Backend, DeviceWeight, Executable, HostValues, Options, Segment};
 pub use device::{Device, DeviceChoice};
 pub use error::{BackendError, Decline, SourceError, UploadError, Verdict};
+pub use one_op::{AttentionJob, MatmulJob, attention, matmul};
 pub use partition::{Assignment, partition};
 pub use registry::{Provider, Registry, SelectError, Selection};
 pub use runner::{LoadError, Runner};

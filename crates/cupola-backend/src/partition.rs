@@ -18,15 +18,27 @@ pub struct Assignment {
 pub fn partition(program: &Program, backends: &[Arc<dyn Backend>]) -> Vec<Assignment> {
     let assign = |op: &Op| {
         let mut declines = vec![];
-        for (i, b) in backends.iter().enumerate() {
-            match b.wants(program, op) {
-                Verdict::Take => return Assignment { backend: Some(i), declines },
-                Verdict::Decline(reason) => declines.push((i, reason)),
-            }
-        }
-        Assignment { backend: None, declines }
+        let backend = first_taker(program, op, backends, 0, &mut declines);
+        Assignment { backend, declines }
     };
     program.ops.iter().map(assign).collect()
+}
+
+/// The first backend from number `from` on that wants the op; adds those before it, and why they declined.
+pub(crate) fn first_taker(
+    program: &Program,
+    op: &Op,
+    backends: &[Arc<dyn Backend>],
+    from: usize,
+    declines: &mut Vec<(usize, Decline)>,
+) -> Option<usize> {
+    for (i, backend) in backends.iter().enumerate().skip(from) {
+        match backend.wants(program, op) {
+            Verdict::Take => return Some(i),
+            Verdict::Decline(reason) => declines.push((i, reason)),
+        }
+    }
+    None
 }
 
 /// Runs of consecutive ops with the same backend.

@@ -1,6 +1,6 @@
 //! A whole program on one or several devices.
 
-use crate::partition::{boundary, partition, segments};
+use crate::partition::{boundary, first_taker, partition, segments};
 use crate::*;
 use cupola_graph::{Program, Step, WeightId};
 use std::collections::{HashMap, HashSet};
@@ -69,7 +69,7 @@ impl Runner {
                         Err(UploadError::Decline(reason)) => {
                             refused.insert((b, w), reason.clone());
                             assignment.declines.push((b, reason));
-                            assignment.backend = next_taker(&program, op, &backends, b + 1, &mut assignment.declines);
+                            assignment.backend = first_taker(&program, op, &backends, b + 1, &mut assignment.declines);
                             continue 'backend;
                         }
                     }
@@ -152,20 +152,4 @@ impl Runner {
         }
         Ok(values.remove(&self.program.output).unwrap_or_default())
     }
-}
-
-fn next_taker(
-    program: &Program,
-    op: &cupola_graph::Op,
-    backends: &[Arc<dyn Backend>],
-    from: usize,
-    declines: &mut Vec<(usize, Decline)>,
-) -> Option<usize> {
-    for (b, backend) in backends.iter().enumerate().skip(from) {
-        match backend.wants(program, op) {
-            Verdict::Take => return Some(b),
-            Verdict::Decline(reason) => declines.push((b, reason)),
-        }
-    }
-    None
 }
