@@ -4,6 +4,7 @@ mod bytes;
 pub mod checkpoint;
 pub mod config;
 mod error;
+mod getters;
 pub mod gguf;
 #[cfg(feature = "hub")]
 pub mod hub;

@@ -203,7 +203,8 @@ fn child_with_little_memory() {
         let opened = Gguf::open(&path);
         let seconds = start.elapsed().as_secs_f64();
         assert_eq!(opened.map_err(error_of_gguf).err(), error, "{name}");
-        assert!(seconds < 0.1, "{name}: {seconds} s");
+        // Far more than a busy machine takes, far less than reading what the headers claim.
+        assert!(seconds < 5.0, "{name}: {seconds} s");
     }
 }
 

@@ -2,9 +2,7 @@
 
 use std::ops::Range;
 
-use cupola_formats::tokenizer::{
-    Control, GgufTokenizerParts, Specials, Tokenizer, TokenizerConfig, TokenizerError, stop_ids,
-};
+use cupola_formats::tokenizer::{Control, GgufTokenizerParts, Specials, Tokenizer, TokenizerConfig, TokenizerError};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -277,12 +275,6 @@ fn a_folder_without_a_tokenizer_says_what_it_has_instead() {
     assert!(error.to_string().contains("tokenizer_config.json is not usable: not JSON"), "{error}");
 }
 
-#[test]
-fn stop_ids_reach_from_files_to_generation() {
-    let tokenizer = load_with(&definition("spaced"), json!({ "eos_token": "</s>" }));
-    assert_eq!(stop_ids(Some(&json!([5, 6])), Some(&json!(5)), tokenizer.special_tokens()), [2, 5, 6]);
-}
-
 // GGUF
 
 /// The same vocabulary as a `tokenizer.json` definition, as GGUF metadata would have it.
@@ -474,7 +466,8 @@ fn gguf_flags_decide_about_begin_and_end() {
 fn gguf_end_of_turn_and_message_are_kept() {
     let parts = GgufTokenizerParts { eot: Some(4), eom: Some(5), ..sentence_piece_parts(&definition("spaced")) };
     let tokenizer = Tokenizer::from_gguf(&parts).unwrap();
-    assert_eq!(stop_ids(None, None, tokenizer.special_tokens()), [2, 4, 5]);
+    let special = tokenizer.special_tokens();
+    assert_eq!((special.eos, special.eot, special.eom), (Some(2), Some(4), Some(5)));
 }
 
 #[test]

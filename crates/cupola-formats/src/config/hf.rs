@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::json::{JsonError, read_json};
 use crate::error::{FormatError, KeyError};
+use crate::getters::{convert, getters};
 
 /// Keys under which multimodal configs keep the config of their language model.
 const TEXT: [&str; 3] = ["text_config", "language_config", "llm_config"];
@@ -91,7 +92,8 @@ impl HfConfig {
     /// # Errors
     /// The value is not an object.
     pub fn optional_section(&self, key: &str) -> Result<Option<HfConfig>, KeyError> {
-        let values = self.convert(key, "an object", |value| value.as_object().cloned())?;
+        let object = |value: &Value| value.as_object().cloned();
+        let values = convert(self.get(key), object, || self.error(key, "an object"))?;
         Ok(values.map(|values| HfConfig {
             file: self.file.clone(),
             prefix: format!("{}{key}.", self.prefix),
@@ -104,22 +106,6 @@ impl HfConfig {
     pub fn error(&self, key: &str, expected: impl Into<String>) -> KeyError {
         let found = self.get(key).map_or("nothing".into(), describe);
         KeyError::new(&self.file, format!("{}{key}", self.prefix), expected, found)
-    }
-
-    fn convert<'a, T>(
-        &'a self,
-        key: &str,
-        expected: &str,
-        convert: impl FnOnce(&'a Value) -> Option<T>,
-    ) -> Result<Option<T>, KeyError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value) => convert(value).map(Some).ok_or_else(|| self.error(key, expected)),
-        }
-    }
-
-    fn required<T>(&self, key: &str, expected: &str, value: Result<Option<T>, KeyError>) -> Result<T, KeyError> {
-        value?.ok_or_else(|| self.error(key, expected))
     }
 
     /// The `model_type`, which decides on the architecture: of the language model, for a multimodal one.
@@ -161,7 +147,7 @@ impl HfConfig {
     /// # Errors
     /// The value is something else.
     pub fn token_ids(&self, key: &str) -> Result<Vec<u32>, KeyError> {
-        let ids = self.convert(key, "a token id or a list of token ids", token_ids)?;
+        let ids = convert(self.get(key), token_ids, || self.error(key, "a token id or a list of token ids"))?;
         Ok(ids.unwrap_or_default())
     }
 }
@@ -210,33 +196,9 @@ const U32S: &str = "an array of whole numbers from 0 to 4294967295";
 const F64S: &str = "an array of numbers";
 const STRINGS: &str = "an array of strings";
 
-/// A pair of getters, optional and required.
-macro_rules! getters {
-    ($($(#[$doc:meta])* $required:ident, $optional:ident -> $type:ty, $expected:ident, $convert:expr;)*) => {
-        impl HfConfig {
-            $(
-                $(#[$doc])*
-                ///
-                /// # Errors
-                /// The key is missing or its value is something else.
-                pub fn $required(&self, key: &str) -> Result<$type, KeyError> {
-                    self.required(key, $expected, self.$optional(key))
-                }
-
-                $(#[$doc])*
-                /// `None` if the key is missing.
-                ///
-                /// # Errors
-                /// The value is something else.
-                pub fn $optional(&self, key: &str) -> Result<Option<$type>, KeyError> {
-                    self.convert(key, $expected, $convert)
-                }
-            )*
-        }
-    };
-}
-
 getters! {
+    HfConfig;
+
     /// An integer that fits.
     u32, optional_u32 -> u32, U32, |value| integer(value)?.try_into().ok();
     /// An integer that fits.

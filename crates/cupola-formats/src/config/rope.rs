@@ -113,13 +113,13 @@ impl Yarn {
     /// [`Yarn::attention_factor`].
     pub fn score_factor(&self) -> f64 {
         match self.mscale_all_dim {
-            Some(weight) if weight != 0.0 => self.magnitude(weight).powi(2),
+            Some(weight) if weight != 0.0 => self.magnitude(weight) * self.magnitude(weight),
             _ => 1.0,
         }
     }
 
     fn magnitude(&self, weight: f64) -> f64 {
-        if self.factor <= 1.0 { 1.0 } else { 0.1 * weight * self.factor.ln() + 1.0 }
+        if self.factor <= 1.0 { 1.0 } else { 0.1 * weight * libm::log(self.factor) + 1.0 }
     }
 }
 
@@ -129,7 +129,7 @@ impl LongRope {
         match self.attention_factor {
             Some(set) => set,
             None if self.factor <= 1.0 => 1.0,
-            None => (1.0 + self.factor.ln() / f64::from(self.original_context).ln()).sqrt(),
+            None => (1.0 + libm::log(self.factor) / libm::log(f64::from(self.original_context))).sqrt(),
         }
     }
 }
@@ -155,11 +155,11 @@ impl HfConfig {
             return Err(section.error(layer_type, "an object with the RoPE parameters of this type of layers"));
         }
         let section = nested.as_ref().unwrap_or(section);
-        let (theta, default) = match section.get("rope_theta") {
-            Some(_) => (positive(section, "rope_theta")?, default_theta),
-            None => (None, self.theta_of_4(layer_type)?.unwrap_or(default_theta)),
+        let theta = match positive(section, "rope_theta")? {
+            Some(theta) => theta,
+            None => self.theta_of_4(layer_type)?.unwrap_or(default_theta),
         };
-        self.rope_parameters(Some(section), theta.unwrap_or(default))
+        self.rope_parameters(Some(section), theta)
     }
 
     /// transformers 4: `rope_theta` and, for stretched contexts, `rope_scaling`. Layers with a window can have a base

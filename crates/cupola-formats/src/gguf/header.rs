@@ -9,9 +9,9 @@ use super::{GgmlType, GgufError};
 
 const MAGIC: &[u8; 4] = b"GGUF";
 const DEFAULT_ALIGNMENT: u32 = 32;
-const MAX_KEY: u64 = 65535;
-const MAX_NAME: u64 = 64;
-const MAX_DIMS: u32 = 4;
+pub(super) const MAX_KEY: u64 = 65535;
+pub(super) const MAX_NAME: u64 = 64;
+pub(super) const MAX_DIMS: u32 = 4;
 
 /// Key length, one byte of key, value type, one byte of value.
 const SMALLEST_ENTRY: u64 = 8 + 1 + 4 + 1;

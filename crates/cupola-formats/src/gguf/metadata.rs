@@ -8,6 +8,7 @@ use super::header::Entry;
 use super::value::{Array, MetadataValue, ValueType};
 use crate::bytes::Bytes;
 use crate::error::KeyError;
+use crate::getters::getters;
 
 /// The metadata of a GGUF checkpoint: keys and typed values in file order.
 ///
@@ -72,24 +73,6 @@ impl Metadata {
         };
         KeyError::new(&self.path, key, expected, found)
     }
-
-    /// Applies a conversion to the value of `key`, if there is one.
-    fn convert<'a, T>(
-        &'a self,
-        key: &str,
-        expected: &str,
-        convert: impl FnOnce(MetadataValue<'a>) -> Option<T>,
-    ) -> Result<Option<T>, KeyError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value) => convert(value).map(Some).ok_or_else(|| self.error(key, expected)),
-        }
-    }
-
-    /// Makes a missing value an error.
-    fn required<T>(&self, key: &str, expected: &str, value: Result<Option<T>, KeyError>) -> Result<T, KeyError> {
-        value?.ok_or_else(|| self.error(key, expected))
-    }
 }
 
 const U32: &str = "a whole number from 0 to 4294967295";
@@ -104,33 +87,9 @@ const I32S: &str = "an array of whole numbers that fit 32 bits";
 const F32S: &str = "an array of numbers";
 const BOOLS: &str = "an array of true and false";
 
-/// A pair of getters, optional and required.
-macro_rules! getters {
-    ($($(#[$doc:meta])* $required:ident, $optional:ident -> $type:ty, $expected:ident, $convert:expr;)*) => {
-        impl Metadata {
-            $(
-                $(#[$doc])*
-                ///
-                /// # Errors
-                /// The key is missing or its value is something else.
-                pub fn $required(&self, key: &str) -> Result<$type, KeyError> {
-                    self.required(key, $expected, self.$optional(key))
-                }
-
-                $(#[$doc])*
-                /// `None` if the key is missing.
-                ///
-                /// # Errors
-                /// The value is something else.
-                pub fn $optional(&self, key: &str) -> Result<Option<$type>, KeyError> {
-                    self.convert(key, $expected, $convert)
-                }
-            )*
-        }
-    };
-}
-
 getters! {
+    Metadata;
+
     /// An integer that fits.
     u32, optional_u32 -> u32, U32, |value| value.as_integer()?.try_into().ok();
     /// An integer that fits.

@@ -11,13 +11,12 @@ use std::path::{Path, PathBuf};
 
 use crate::read::check_is_file;
 
+use super::header::{MAX_DIMS, MAX_KEY, MAX_NAME};
 use super::value::ValueType;
 use super::{GgmlType, Metadata};
 
 const VERSION: u32 = 3;
 const ALIGNMENT: u64 = 32;
-const MAX_NAME: usize = 64;
-const MAX_DIMS: usize = 4;
 
 /// A metadata value to be written.
 #[derive(Clone, Debug, PartialEq)]
@@ -178,7 +177,7 @@ impl GgufWriter {
         if key == "general.alignment" {
             return Err(WriteError::ReservedKey { key: key.to_owned() });
         }
-        if key.is_empty() || key.len() > 65535 {
+        if key.is_empty() || key.len() as u64 > MAX_KEY {
             return Err(WriteError::BadKey { key: key.to_owned() });
         }
         if !self.keys.insert(key.to_owned()) {
@@ -194,12 +193,12 @@ impl GgufWriter {
     /// The name is taken or too long, or the shape and the type do not go together.
     pub fn declare(&mut self, name: &str, shape: &[usize], kind: GgmlType) -> Result<(), WriteError> {
         let tensor = || name.to_owned();
-        if name.len() > MAX_NAME {
+        if name.len() as u64 > MAX_NAME {
             return Err(WriteError::NameTooLong { tensor: tensor() });
         }
         let bad_shape = || WriteError::Shape { tensor: tensor(), shape: shape.to_vec() };
         let row = *shape.last().ok_or_else(bad_shape)?;
-        if shape.len() > MAX_DIMS || shape.contains(&0) {
+        if shape.len() > MAX_DIMS as usize || shape.contains(&0) {
             return Err(bad_shape());
         }
         let (block, bytes) = kind.block().ok_or_else(|| WriteError::UnknownType { tensor: tensor(), kind })?;

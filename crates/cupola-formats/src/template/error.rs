@@ -1,3 +1,5 @@
+//! What can be wrong with a chat template.
+
 use std::path::PathBuf;
 
 /// Why a chat template could not be loaded or rendered.

@@ -1,3 +1,5 @@
+//! What can be wrong with a tokenizer.
+
 use std::path::PathBuf;
 
 /// Why a tokenizer could not be loaded or used.

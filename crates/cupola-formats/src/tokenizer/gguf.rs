@@ -78,6 +78,10 @@ pub struct GgufTokenizerParts {
     pub precompiled_charsmap: Vec<u8>,
 }
 
+/// Longest token, in bytes; the longest of real vocabularies have some hundred. Finding the pairs that make up a token
+/// takes time in proportion to the square of its length.
+const MAX_TOKEN: usize = 1024;
+
 /// `token_type` values.
 mod kind {
     pub const NORMAL: i32 = 1;
@@ -189,6 +193,10 @@ impl GgufTokenizerParts {
         }
         if u32::try_from(count).is_err() {
             return Err(TokenizerError::Gguf(format!("{count} tokens are more than ids can number")));
+        }
+        if let Some((id, token)) = self.tokens.iter().enumerate().find(|(_, token)| token.len() > MAX_TOKEN) {
+            let reason = format!("token {id} is {} bytes long; at most {MAX_TOKEN} are allowed", token.len());
+            return Err(TokenizerError::Gguf(reason));
         }
         for (name, length) in [("scores", self.scores.len()), ("token_type", self.token_types.len())] {
             if length != 0 && length != count {

@@ -10,7 +10,6 @@ mod detokenize;
 mod error;
 mod gguf;
 mod pretokenizer;
-mod stop;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -31,7 +30,6 @@ pub use detokenize::TokenStream;
 pub use error::TokenizerError;
 pub use gguf::GgufTokenizerParts;
 pub use pretokenizer::gguf_pre_tokenizer;
-pub use stop::stop_ids;
 
 /// What to do with text that spells a control token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
