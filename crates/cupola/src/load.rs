@@ -71,10 +71,7 @@ impl Engine {
         })?;
         progress(Progress { done: at.total, ..at });
 
-        let text = Text::of(checkpoint).map_err(|error| match error {
-            EngineError::NoTokenizer { reason } => reason,
-            other => other.to_string(),
-        });
+        let text = Text::of(checkpoint).map_err(|error| error.to_string());
         let mut notes = selection.notes;
         let mut stop_tokens = checkpoint.stop_token_ids()?;
         if let Ok(text) = &text {

@@ -1,10 +1,9 @@
 //! A checkpoint's tokenizer and chat templates.
 
 use crate::EngineError;
-use cupola_formats::gguf::Metadata;
-use cupola_formats::template::{ChatTemplate, Clock, RenderInput, Rendered, TemplateError, TemplateSources};
-use cupola_formats::tokenizer::{GgufTokenizerParts, Specials, Tokenizer, TokenizerConfig, TokenizerError};
-use cupola_formats::{Checkpoint, Config};
+use cupola_formats::Checkpoint;
+use cupola_formats::template::{ChatTemplate, Clock, RenderInput, Rendered, TemplateSources};
+use cupola_formats::tokenizer::{Specials, Tokenizer};
 use serde_json::{Map, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,8 +11,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Text {
     tokenizer: Tokenizer,
     sources: TemplateSources,
-    /// `bos_token` and the like, as templates see them.
-    special_tokens: Map<String, Value>,
     /// Templates that have been used, by their source.
     compiled: Mutex<Vec<Arc<ChatTemplate>>>,
 }
@@ -51,49 +48,13 @@ pub fn message(role: &str, content: &str) -> Value {
 
 impl Text {
     /// Text handling from parts.
-    pub fn new(tokenizer: Tokenizer, sources: TemplateSources, special_tokens: Map<String, Value>) -> Text {
-        Text { tokenizer, sources, special_tokens, compiled: Mutex::default() }
+    pub fn new(tokenizer: Tokenizer, sources: TemplateSources) -> Text {
+        Text { tokenizer, sources, compiled: Mutex::default() }
     }
 
     /// What a checkpoint says about text.
     pub fn of(checkpoint: &Checkpoint) -> Result<Text, EngineError> {
-        match (checkpoint.config(), checkpoint.folder()) {
-            (Some(Config::Gguf(metadata)), _) => Text::of_gguf(metadata),
-            (_, Some(folder)) => {
-                let config = TokenizerConfig::from_dir(folder)?;
-                let tokenizer = Tokenizer::from_dir(folder)?;
-                let sources = TemplateSources::from_dir(folder, config.chat_template())?;
-                Ok(Text::new(tokenizer, sources, config.special_tokens()))
-            }
-            _ => {
-                let reason = "a safetensors file by itself has no tokenizer; open its folder".into();
-                Err(EngineError::NoTokenizer { reason })
-            }
-        }
-    }
-
-    fn of_gguf(metadata: &Metadata) -> Result<Text, EngineError> {
-        let parts = gguf_tokenizer(metadata)?;
-        let special = |name: &str, id: Option<u32>| {
-            let text = parts.tokens.get(id? as usize)?;
-            Some((name.to_string(), Value::from(text.as_str())))
-        };
-        let special_tokens = [
-            special("bos_token", parts.bos),
-            special("eos_token", parts.eos),
-            special("unk_token", parts.unk),
-            special("sep_token", parts.sep),
-            special("pad_token", parts.pad),
-            special("cls_token", parts.cls),
-            special("mask_token", parts.mask),
-        ];
-        let prefix = "tokenizer.chat_template";
-        let named = metadata.iter().filter_map(|(key, value)| {
-            let name = key.strip_prefix(prefix)?.strip_prefix('.')?;
-            Some((name.to_string(), value.as_str()?.to_string()))
-        });
-        let sources = TemplateSources::from_gguf(metadata.optional_str(prefix).map_err(in_file)?, named);
-        Ok(Text::new(Tokenizer::from_gguf(&parts)?, sources, special_tokens.into_iter().flatten().collect()))
+        Ok(Text::new(Tokenizer::from_checkpoint(checkpoint)?, TemplateSources::from_checkpoint(checkpoint)?))
     }
 
     /// The tokenizer.
@@ -140,50 +101,8 @@ impl Text {
         if let Some(template) = compiled.iter().find(|t| t.source() == source) {
             return Ok(template.clone());
         }
-        let template: Result<_, TemplateError> = ChatTemplate::new(source, self.special_tokens.clone());
-        let template = Arc::new(template?);
+        let template = Arc::new(ChatTemplate::new(source, self.tokenizer.special_texts().clone())?);
         compiled.push(template.clone());
         Ok(template)
     }
-}
-
-/// The tokenizer part of GGUF metadata.
-fn gguf_tokenizer(metadata: &Metadata) -> Result<GgufTokenizerParts, EngineError> {
-    let key = |name: &str| format!("tokenizer.ggml.{name}");
-    let id = |name: &str| metadata.optional_u32(&key(&format!("{name}_token_id"))).map_err(in_file);
-    let flag = |name: &str| metadata.optional_bool(&key(name)).map_err(in_file);
-    let text = |name: &str| metadata.optional_str(&key(name)).map_err(in_file);
-    // Some writers store tokens that are not valid UTF-8.
-    let texts = |name: &str| -> Result<Vec<String>, EngineError> {
-        let found = metadata.optional_byte_strings(&key(name)).map_err(in_file)?.unwrap_or_default();
-        Ok(found.into_iter().map(|bytes| String::from_utf8_lossy(bytes).into_owned()).collect())
-    };
-    let charsmap = metadata.get(&key("precompiled_charsmap")).and_then(|v| v.as_array());
-    let charsmap = charsmap.map(|a| a.elements().filter_map(|e| u8::try_from(e.as_integer()? & 0xff).ok()).collect());
-    Ok(GgufTokenizerParts {
-        model: text("model")?.unwrap_or_default().to_string(),
-        pre: text("pre")?.map(str::to_string),
-        tokens: texts("tokens")?,
-        scores: metadata.optional_f32s(&key("scores")).map_err(in_file)?.unwrap_or_default(),
-        token_types: metadata.optional_i32s(&key("token_type")).map_err(in_file)?.unwrap_or_default(),
-        merges: texts("merges")?,
-        bos: id("bos")?,
-        eos: id("eos")?,
-        eot: id("eot")?,
-        eom: id("eom")?,
-        unk: id("unknown")?,
-        sep: id("seperator")?,
-        pad: id("padding")?,
-        cls: id("cls")?,
-        mask: id("mask")?,
-        add_bos: flag("add_bos_token")?,
-        add_eos: flag("add_eos_token")?,
-        add_space_prefix: flag("add_space_prefix")?,
-        precompiled_charsmap: charsmap.unwrap_or_default(),
-    })
-}
-
-/// A value of the wrong type in the tokenizer's part of the metadata.
-fn in_file(error: cupola_formats::KeyError) -> EngineError {
-    EngineError::Tokenizer(TokenizerError::Gguf(error.to_string()))
 }

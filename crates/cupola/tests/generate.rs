@@ -321,7 +321,7 @@ fn trap_03_special_tokens_in_a_message_stay_text() {
 
 #[test]
 fn a_model_without_a_template_says_so() {
-    let text = cupola::Text::new(byte_tokenizer(), Default::default(), Default::default());
+    let text = cupola::Text::new(byte_tokenizer(), Default::default());
     let engine = Fake::chaos(258).engine_with(&EngineOptions::default(), Ok(text), vec![]);
     let error = engine.chat_tokens(&Chat::new(vec![message("user", "x")])).unwrap_err();
     assert!(matches!(error, EngineError::NoTemplate), "{error}");

@@ -199,7 +199,7 @@ const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.co
 
 pub fn byte_text() -> Text {
     let sources = TemplateSources::from_config(&Value::from(TEMPLATE)).unwrap();
-    Text::new(byte_tokenizer(), sources, Map::new())
+    Text::new(byte_tokenizer(), sources)
 }
 
 pub fn bytes(text: &str) -> Vec<u32> {
