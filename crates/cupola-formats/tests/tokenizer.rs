@@ -542,7 +542,7 @@ fn texts_that_no_context_holds_are_refused_before_they_take_memory() {
     let too_long = |error: TokenizerError| matches!(error, TokenizerError::TooLong { bytes: 16_777_217, .. });
     assert!(too_long(tokenizer.encode(&text, Specials::Parse).unwrap_err()));
     assert!(too_long(tokenizer.encode(&text, Specials::Plain).unwrap_err()));
-    assert!(too_long(tokenizer.encode_parts(&text, &[0..1]).unwrap_err()));
+    assert!(too_long(tokenizer.encode_parts(&text, std::slice::from_ref(&(0..1))).unwrap_err()));
     assert!(too_long(tokenizer.find_controls(&text).unwrap_err()));
     assert_eq!(tokenizer.encode("aa", Specials::Parse).unwrap(), [0, 0]);
 }
