@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the test vectors of cupola-quant: blocks and their values according to the `gguf` package's numpy code.
 
-    pip install gguf==0.19.0 llama-cpp-python ml_dtypes numpy && python scripts/quant_vectors.py
+    pip install gguf==0.19.0 llama-cpp-python==0.3.36 ml_dtypes==0.6.0 numpy && python scripts/quant_vectors.py
 
 Each file is blocks (bytes) followed by their values (little-endian f32). In `NAME.decode` the values are computed from
 random blocks, in `NAME.encode` the blocks are computed from chosen values. `checksums.txt` covers many more blocks.

@@ -48,7 +48,7 @@ impl Block for TQ1_0 {
     fn code(block: &[u8], k: usize) -> u8 {
         let (byte, digit) = place(k);
         let rest = block[byte].wrapping_mul(POWERS[digit]);
-        (u16::from(rest) * 3 >> 8) as u8
+        ((u16::from(rest) * 3) >> 8) as u8
     }
 
     #[inline]
