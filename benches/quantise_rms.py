@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Errors and speed of cupola's encoders beside llama.cpp's, as a table in Markdown.
 
-    pip install gguf numpy llama-cpp-python
+    pip install numpy llama-cpp-python
     cargo build --release -p cupola-quant --example encode_rms
     python benches/quantise_rms.py target/release/examples/encode_rms [MODEL.safetensors]
 
@@ -19,10 +19,14 @@ from pathlib import Path
 
 import llama_cpp
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as Type
-from gguf.quants import dequantize
 
-TYPES = [Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q8_0, Type.Q2_K, Type.Q3_K, Type.Q4_K, Type.Q5_K, Type.Q6_K]
+# Name: number in ggml, values and bytes per block.
+TYPES = {
+    "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24), "Q8_0": (8, 32, 34),
+    "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110), "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176),
+    "Q6_K": (14, 256, 210), "IQ4_NL": (20, 32, 18), "IQ4_XS": (23, 256, 136), "MXFP4": (39, 32, 17),
+    "NVFP4": (40, 64, 36), "TQ1_0": (34, 256, 54), "TQ2_0": (35, 256, 66), "Q1_0": (41, 128, 18), "Q2_0": (42, 64, 18),
+}  # fmt: skip
 ROW = 1024
 LIBRARY = next((Path(llama_cpp.__file__).parent / "lib").glob("*ggml-base.*"))
 ggml = ctypes.CDLL(str(LIBRARY))
@@ -42,15 +46,19 @@ def matrices(path):
     return np.concatenate(parts)
 
 
-def llama_cpp_encode(values, kind):
+def llama_cpp_encode(values, name):
     """Relative error and nanoseconds per value."""
-    block, size = GGML_QUANT_SIZES[kind]
+    kind, block, size = TYPES[name]
     out = np.zeros(values.size // block * size, np.uint8)
     start = time.perf_counter()
-    ggml.ggml_quantize_chunk(int(kind), values.ctypes.data, out.ctypes.data, 0, values.size // ROW, ROW, None)
+    ggml.ggml_quantize_chunk(kind, values.ctypes.data, out.ctypes.data, 0, values.size // ROW, ROW, None)
     elapsed = time.perf_counter() - start
+    decoded = np.empty_like(values)
+    decode = getattr(ggml, f"dequantize_row_{name.lower().replace('_k', '_K')}")
+    decode.argtypes, decode.restype = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64], None
+    decode(out.ctypes.data, decoded.ctypes.data, values.size)
     values = values.astype(np.float64)
-    error = np.square(values - dequantize(out, kind)).sum() / np.square(values).sum()
+    error = np.square(values - decoded).sum() / np.square(values).sum()
     return np.sqrt(error), elapsed * 1e9 / values.size
 
 
@@ -77,8 +85,8 @@ def main():
         values = np.ascontiguousarray(values[: values.size // ROW * ROW], np.float32)
         cupola = cupola_encode(sys.argv[1], values)
         for kind in TYPES:
-            (ours, our_time), (peers, peer_time) = cupola[kind.name], llama_cpp_encode(values, kind)
-            row = [name, kind.name, f"{ours:.5f}", f"{peers:.5f}", f"{ours / peers:.4f}", f"{our_time:.1f}", f"{peer_time:.1f}"]
+            (ours, our_time), (peers, peer_time) = cupola[kind], llama_cpp_encode(values, kind)
+            row = [name, kind, f"{ours:.5f}", f"{peers:.5f}", f"{ours / peers:.4f}", f"{our_time:.1f}", f"{peer_time:.1f}"]
             print(f"| {' | '.join(row)} |")
 
 

@@ -5,6 +5,15 @@ use crate::Format;
 /// Why values could not be decoded or encoded. Nothing has been written when one of these is returned.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum QuantError {
+    /// Values were to be encoded in a format that can only be decoded.
+    #[error(
+        "values cannot be encoded as {format}, which can only be read; formats that can be written: {}",
+        encodable()
+    )]
+    NoEncoder {
+        /// The target format.
+        format: Format,
+    },
     /// The number of values is not a whole number of blocks.
     #[error(
         "{values} values are not a whole number of {format} blocks, which hold {block} values each; \
@@ -61,4 +70,10 @@ pub enum QuantError {
         /// The value.
         value: f32,
     },
+}
+
+/// The names of all formats that have an encoder.
+fn encodable() -> String {
+    let names = Format::ALL.into_iter().filter(|format| format.has_encoder()).map(Format::name);
+    names.collect::<Vec<_>>().join(", ")
 }

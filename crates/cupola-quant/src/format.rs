@@ -19,6 +19,21 @@ pub enum Format {
     Q4_K,
     Q5_K,
     Q6_K,
+    IQ1_S,
+    IQ1_M,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    IQ4_NL,
+    IQ4_XS,
+    TQ1_0,
+    TQ2_0,
+    MXFP4,
+    NVFP4,
+    Q1_0,
+    Q2_0,
 }
 
 /// Block geometry of a format: `block` consecutive values of a row take `bytes` bytes.
@@ -32,7 +47,7 @@ pub struct Layout {
 
 impl Format {
     /// Every format, in the order of the enumeration.
-    pub const ALL: [Format; 13] = [
+    pub const ALL: [Format; 28] = [
         Format::F32,
         Format::F16,
         Format::BF16,
@@ -46,6 +61,21 @@ impl Format {
         Format::Q4_K,
         Format::Q5_K,
         Format::Q6_K,
+        Format::IQ1_S,
+        Format::IQ1_M,
+        Format::IQ2_XXS,
+        Format::IQ2_XS,
+        Format::IQ2_S,
+        Format::IQ3_XXS,
+        Format::IQ3_S,
+        Format::IQ4_NL,
+        Format::IQ4_XS,
+        Format::TQ1_0,
+        Format::TQ2_0,
+        Format::MXFP4,
+        Format::NVFP4,
+        Format::Q1_0,
+        Format::Q2_0,
     ];
 
     /// Block geometry.
@@ -63,6 +93,21 @@ impl Format {
             Format::Q4_K => (256, 144),
             Format::Q5_K => (256, 176),
             Format::Q6_K => (256, 210),
+            Format::IQ1_S => (256, 50),
+            Format::IQ1_M => (256, 56),
+            Format::IQ2_XXS => (256, 66),
+            Format::IQ2_XS => (256, 74),
+            Format::IQ2_S => (256, 82),
+            Format::IQ3_XXS => (256, 98),
+            Format::IQ3_S => (256, 110),
+            Format::IQ4_NL => (32, 18),
+            Format::IQ4_XS => (256, 136),
+            Format::TQ1_0 => (256, 54),
+            Format::TQ2_0 => (256, 66),
+            Format::MXFP4 => (32, 17),
+            Format::NVFP4 => (64, 36),
+            Format::Q1_0 => (128, 18),
+            Format::Q2_0 => (64, 18),
         };
         Layout { block, bytes }
     }
@@ -83,6 +128,21 @@ impl Format {
             Format::Q4_K => "Q4_K",
             Format::Q5_K => "Q5_K",
             Format::Q6_K => "Q6_K",
+            Format::IQ1_S => "IQ1_S",
+            Format::IQ1_M => "IQ1_M",
+            Format::IQ2_XXS => "IQ2_XXS",
+            Format::IQ2_XS => "IQ2_XS",
+            Format::IQ2_S => "IQ2_S",
+            Format::IQ3_XXS => "IQ3_XXS",
+            Format::IQ3_S => "IQ3_S",
+            Format::IQ4_NL => "IQ4_NL",
+            Format::IQ4_XS => "IQ4_XS",
+            Format::TQ1_0 => "TQ1_0",
+            Format::TQ2_0 => "TQ2_0",
+            Format::MXFP4 => "MXFP4",
+            Format::NVFP4 => "NVFP4",
+            Format::Q1_0 => "Q1_0",
+            Format::Q2_0 => "Q2_0",
         }
     }
 
@@ -101,7 +161,22 @@ impl Format {
             Format::Q4_K => 12,
             Format::Q5_K => 13,
             Format::Q6_K => 14,
+            Format::IQ2_XXS => 16,
+            Format::IQ2_XS => 17,
+            Format::IQ3_XXS => 18,
+            Format::IQ1_S => 19,
+            Format::IQ4_NL => 20,
+            Format::IQ3_S => 21,
+            Format::IQ2_S => 22,
+            Format::IQ4_XS => 23,
+            Format::IQ1_M => 29,
             Format::BF16 => 30,
+            Format::TQ1_0 => 34,
+            Format::TQ2_0 => 35,
+            Format::MXFP4 => 39,
+            Format::NVFP4 => 40,
+            Format::Q1_0 => 41,
+            Format::Q2_0 => 42,
         }
     }
 
@@ -117,8 +192,8 @@ impl Format {
 
     /// The largest magnitude that [`encode`](crate::encode) accepts.
     ///
-    /// Scales and minima of blocks are f16 numbers, at most 65504. Up to this magnitude no scale or minimum can
-    /// overflow, whatever the other values of the block are.
+    /// Scales and minima of most blocks are f16 numbers, at most 65504. Up to this magnitude no scale or minimum can
+    /// overflow, whatever the other values of the block are. 0 for formats without an encoder.
     pub const fn largest(self) -> f32 {
         const HALF: f32 = 65504.0;
         match self {
@@ -136,7 +211,22 @@ impl Format {
             // f16 times the largest positive level times the largest positive code.
             Format::Q3_K => 31.0 * 3.0 * HALF,
             Format::Q6_K => 127.0 * 31.0 * HALF,
+            Format::Q1_0 | Format::Q2_0 | Format::TQ1_0 | Format::TQ2_0 => HALF,
+            Format::IQ4_NL => 113.0 * HALF,
+            Format::IQ4_XS => 31.0 * 113.0 * HALF,
+            // 6 * 2^125. Larger numbers could be rounded up to 2^128, an infinity.
+            Format::MXFP4 => f32::from_bits(0x7f40_0000),
+            // The largest E2M1 times the largest E4M3 number.
+            Format::NVFP4 => 6.0 * 448.0,
+            Format::IQ1_S | Format::IQ1_M => 0.0,
+            Format::IQ2_XXS | Format::IQ2_XS | Format::IQ2_S | Format::IQ3_XXS | Format::IQ3_S => 0.0,
         }
+    }
+
+    /// Whether [`encode`](crate::encode) can write the format. The codebook formats (`IQ1_*`, `IQ2_*`, `IQ3_*`) can
+    /// only be decoded: encoding them to any use takes statistics of a model's activations.
+    pub const fn has_encoder(self) -> bool {
+        self.largest() > 0.0
     }
 
     /// Bytes of a row of `n` values; `None` if `n` is not a whole number of blocks or the size overflows.
@@ -177,14 +267,29 @@ mod tests {
             ("Q4_K", 12),
             ("Q5_K", 13),
             ("Q6_K", 14),
+            ("IQ2_XXS", 16),
+            ("IQ2_XS", 17),
+            ("IQ3_XXS", 18),
+            ("IQ1_S", 19),
+            ("IQ4_NL", 20),
+            ("IQ3_S", 21),
+            ("IQ2_S", 22),
+            ("IQ4_XS", 23),
+            ("IQ1_M", 29),
             ("BF16", 30),
+            ("TQ1_0", 34),
+            ("TQ2_0", 35),
+            ("MXFP4", 39),
+            ("NVFP4", 40),
+            ("Q1_0", 41),
+            ("Q2_0", 42),
         ];
         assert_eq!(expected.len(), Format::ALL.len());
         for (name, number) in expected {
             let format = Format::from_ggml(number).unwrap();
             assert_eq!((format.name(), format.ggml_type()), (name, number));
         }
-        for number in [4, 5, 9, 15, 16, 29, 31, 39, u32::MAX] {
+        for number in [4, 5, 9, 15, 24, 28, 31, 33, 36, 38, 43, u32::MAX] {
             assert_eq!(Format::from_ggml(number), None, "{number}");
         }
     }

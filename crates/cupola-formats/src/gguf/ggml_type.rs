@@ -10,14 +10,14 @@ use crate::tensor::Dtype;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GgmlType(pub u32);
 
-/// ggml numbers its types consecutively (0 to 41 at the end of 2025). A number in reach may belong to a newer writer,
+/// ggml numbers its types consecutively (0 to 42 in November 2026). A number in reach may belong to a newer writer,
 /// one far beyond it shows that the file is damaged.
 const PLAUSIBLE: u32 = 128;
 
 /// A type that ggml defines: number, name, values per block, bytes per block.
 type Known = (u32, &'static str, u64, u64);
 
-const KNOWN: [Known; 34] = [
+const KNOWN: [Known; 35] = [
     (0, "F32", 1, 4),
     (1, "F16", 1, 2),
     (2, "Q4_0", 32, 18),
@@ -52,6 +52,7 @@ const KNOWN: [Known; 34] = [
     (39, "MXFP4", 32, 17),
     (40, "NVFP4", 64, 36),
     (41, "Q1_0", 128, 18),
+    (42, "Q2_0", 64, 18),
 ];
 
 impl GgmlType {

@@ -1,6 +1,6 @@
 //! Q2_K: 256 values in 84 bytes.
 
-use super::{Block, affine, half_at, put_half};
+use super::{Block, Encode, affine, half_at, put_half};
 use crate::Format;
 
 /// 16 bytes with a 4-bit scale (low) and a 4-bit minimum (high) per group of 16, 64 bytes of 2-bit codes, f16 `d`,
@@ -33,7 +33,9 @@ impl Block for Q2_K {
         let levels = block[k / 16];
         (half_at(block, 80) * f32::from(levels & 15), half_at(block, 82) * f32::from(levels >> 4))
     }
+}
 
+impl Encode for Q2_K {
     fn encode(values: &[f32], block: &mut [u8]) {
         let fit = affine::fit::<16>(values, affine::Limits { code: 3.0, level: 15.0 });
         block[..80].fill(0);

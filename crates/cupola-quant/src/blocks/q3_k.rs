@@ -1,7 +1,7 @@
 //! Q3_K: 256 values in 110 bytes.
 
 use super::q2_k::two_bits;
-use super::{Block, half_at, put_half, symmetric};
+use super::{Block, Encode, half_at, put_half, symmetric};
 use crate::Format;
 
 /// 32 bytes of third bits, 64 bytes of low bits as in `Q2_K`, 12 bytes of 6-bit scales, f16 `d`.
@@ -31,9 +31,11 @@ impl Block for Q3_K {
         let level = levels[i % 8] >> (i / 8 * 4) & 15 | (levels[8 + i % 4] >> (i / 4 * 2) & 3) << 4;
         (half_at(block, 108) * (f32::from(level) - 32.0), 0.0)
     }
+}
 
+impl Encode for Q3_K {
     fn encode(values: &[f32], block: &mut [u8]) {
-        let fit = symmetric::fit(values, symmetric::Limits { code: 4.0, level: 32.0 });
+        let fit = symmetric::fit::<16>(values, symmetric::Whole { limit: 4.0 }, 32.0);
         block[..108].fill(0);
         for (k, code) in fit.codes.into_iter().enumerate() {
             let code = (code + 4).cast_unsigned();

@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Block, half_at, legacy, put_half};
+use super::{Block, Encode, half_at, legacy, put_half};
 use crate::Format;
 
 /// f16 scale `d`, 16 bytes of 4-bit codes. Value: `d * (code - 8)`.
@@ -25,7 +25,9 @@ impl Block for Q4_0 {
     fn scale_min(block: &[u8], _k: usize) -> (f32, f32) {
         (half_at(block, 0), 0.0)
     }
+}
 
+impl Encode for Q4_0 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let (scale, codes) = legacy::extreme_codes(values, 8);
         put_half(block, 0, f16::from_f32(scale));

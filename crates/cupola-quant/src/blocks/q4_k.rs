@@ -1,6 +1,6 @@
 //! Q4_K: 256 values in 144 bytes.
 
-use super::{Block, affine, half_at, put_half};
+use super::{Block, Encode, affine, half_at, put_half};
 use crate::Format;
 
 /// f16 `d`, f16 `dmin`, 12 bytes of 6-bit scales and minima, 128 bytes of 4-bit codes.
@@ -68,7 +68,9 @@ impl Block for Q4_K {
         let (scale, min) = level_min(&block[4..16], k / 32);
         (half_at(block, 0) * f32::from(scale), half_at(block, 2) * f32::from(min))
     }
+}
 
+impl Encode for Q4_K {
     fn encode(values: &[f32], block: &mut [u8]) {
         let fit = affine::fit::<32>(values, affine::Limits { code: 15.0, level: 63.0 });
         put_half(block, 0, fit.d);

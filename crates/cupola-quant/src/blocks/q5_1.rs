@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Block, half_at, legacy, put_half};
+use super::{Block, Encode, half_at, legacy, put_half};
 use crate::Format;
 
 /// f16 scale `d`, f16 smallest value `m`, 4 bytes of fifth bits, 16 bytes of low bits. Value: `d * code + m`.
@@ -24,7 +24,9 @@ impl Block for Q5_1 {
     fn scale_min(block: &[u8], _k: usize) -> (f32, f32) {
         (half_at(block, 0), -half_at(block, 2))
     }
+}
 
+impl Encode for Q5_1 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let (scale, low, codes) = legacy::range_codes(values, 31);
         put_half(block, 0, f16::from_f32(scale));

@@ -1,7 +1,7 @@
 //! Q5_K: 256 values in 176 bytes.
 
 use super::q4_k::{level_min, nibble, put_level_min, put_nibbles};
-use super::{Block, affine, half_at, put_half};
+use super::{Block, Encode, affine, half_at, put_half};
 use crate::Format;
 
 /// As `Q4_K`, with 32 bytes of fifth bits between scales and codes: bit `k / 32` of byte `k % 32` is that of value `k`.
@@ -24,7 +24,9 @@ impl Block for Q5_K {
         let (scale, min) = level_min(&block[4..16], k / 32);
         (half_at(block, 0) * f32::from(scale), half_at(block, 2) * f32::from(min))
     }
+}
 
+impl Encode for Q5_K {
     fn encode(values: &[f32], block: &mut [u8]) {
         let fit = affine::fit::<32>(values, affine::Limits { code: 31.0, level: 63.0 });
         put_half(block, 0, fit.d);

@@ -1,6 +1,6 @@
 //! Q6_K: 256 values in 210 bytes.
 
-use super::{Block, half_at, put_half, symmetric};
+use super::{Block, Encode, half_at, put_half, symmetric};
 use crate::Format;
 
 /// 128 bytes of low four bits, 64 bytes of upper two bits as in `Q2_K`, 16 signed bytes of scales, f16 `d`.
@@ -34,9 +34,11 @@ impl Block for Q6_K {
     fn scale_min(block: &[u8], k: usize) -> (f32, f32) {
         (half_at(block, 208) * f32::from(block[192 + k / 16].cast_signed()), 0.0)
     }
+}
 
+impl Encode for Q6_K {
     fn encode(values: &[f32], block: &mut [u8]) {
-        let fit = symmetric::fit(values, symmetric::Limits { code: 32.0, level: 128.0 });
+        let fit = symmetric::fit::<16>(values, symmetric::Whole { limit: 32.0 }, 128.0);
         block[..192].fill(0);
         for (k, code) in fit.codes.into_iter().enumerate() {
             let code = (code + 32).cast_unsigned();

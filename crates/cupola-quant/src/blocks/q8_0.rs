@@ -2,7 +2,7 @@
 
 use half::f16;
 
-use super::{Block, half_at, inverse, put_half};
+use super::{Block, Encode, half_at, inverse, put_half};
 use crate::Format;
 
 /// f16 scale `d`, 32 signed bytes `q`. Value: `d * q`. The unsigned code is `q + 128`.
@@ -25,7 +25,9 @@ impl Block for Q8_0 {
     fn scale_min(block: &[u8], _k: usize) -> (f32, f32) {
         (half_at(block, 0), 0.0)
     }
+}
 
+impl Encode for Q8_0 {
     fn encode(values: &[f32], block: &mut [u8]) {
         let largest = values.iter().fold(0f32, |largest, value| largest.max(value.abs()));
         let scale = largest / 127.0;
