@@ -205,7 +205,7 @@ fn parse_stop(text: &str) -> Result<String, String> {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Hugging Face hub")]
 pub struct HubArgs {
-    /// Branch, tag or commit [default: main, or what the name says after @]
+    /// Branch, tag or commit (default: main, or what the name says after @)
     #[arg(long, value_name = "REV", hide_short_help = true)]
     pub revision: Option<String>,
 

@@ -128,6 +128,10 @@ mod tests {
         assert!(error(1, Options::default()).contains("only one CPU"));
         let unknown = error(0, Options { cpu_tier: Some("mmx".into()), ..Options::default() });
         assert!(unknown.contains("mmx") && unknown.contains("scalar"), "{unknown}");
+        for threads in [1025, 100_000, usize::MAX] {
+            let many = error(0, Options { threads: Some(threads), ..Options::default() });
+            assert!(many.contains(&threads.to_string()) && many.contains("at most 1024"), "{many}");
+        }
     }
 
     #[test]

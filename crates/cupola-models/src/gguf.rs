@@ -26,7 +26,7 @@ impl GgufModel<'_> {
         // Every layer has tensors, so that this bounds the memory that a wrong number can take.
         let tensors = self.checkpoint.tensors().len();
         if layers == 0 || layers > tensors {
-            return Err(self.error("block_count", format!("a number from 1 to {tensors}, the number of tensors")));
+            return Err(self.error("block_count", format!("a number from 1 to the number of tensors, {tensors}")));
         }
         if self.optional_size("expert_count")?.unwrap_or(0) > 0 {
             return Err(self.error("expert_count", "0: mixtures of experts are not supported yet"));

@@ -56,7 +56,7 @@ impl HuggingFace<'_> {
         // Every layer has tensors, so that this bounds the memory that a wrong number can take.
         let tensors = self.checkpoint.tensors().len();
         if layers == 0 || layers > tensors {
-            let expected = format!("a number from 1 to {tensors}, the number of tensors");
+            let expected = format!("a number from 1 to the number of tensors, {tensors}");
             return Err(c.error("num_hidden_layers", expected).into());
         }
         let heads = match defaults.heads {

@@ -50,6 +50,10 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
+    // The file is written aside and renamed, which would put it in the place of a device or pipe.
+    if args.out.exists() && !args.out.is_file() {
+        return Err(Failure::new(format!("{} is not a file; name the file to write", args.out.display())));
+    }
     let checkpoint = Model::named(&args.model)?.open(&args.hub)?;
     // The model's own limit: a checkpoint is compared up to its last position.
     let engine = model::load(&checkpoint, &args.compute, Some(0), false)?;
@@ -59,6 +63,12 @@ pub fn run(args: Args) -> Result<()> {
     };
     let logits = engine.logits(&tokens)?;
     let greedy = args.greedy.map(|n| engine.greedy(&tokens, n)).transpose()?;
+    if greedy.as_ref().is_some_and(|g| Some(g.len()) != args.greedy) {
+        return Err(Failure::new(format!(
+            "the context of {} tokens ended before the greedy tokens did",
+            engine.context()
+        )));
+    }
 
     let ids = |ids: &[u32]| -> Vec<u8> { ids.iter().flat_map(|id| id.to_le_bytes()).collect() };
     let floats: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -74,12 +84,6 @@ pub fn run(args: Args) -> Result<()> {
         tensors.push(("greedy", view(Dtype::I32, vec![greedy.len()], bytes)?));
     }
     serialize_to_file(tensors, None, &args.out).within(|| format!("cannot write {}", args.out.display()))?;
-    if greedy.as_ref().is_some_and(|g| Some(g.len()) != args.greedy) {
-        return Err(Failure::new(format!(
-            "the context of {} tokens ended before the greedy tokens did",
-            engine.context()
-        )));
-    }
     let size = units::bytes(floats.len() as u64);
     terminal::note(&format!("{}: logits of {} tokens, {size}", args.out.display(), tokens.len()));
     Ok(())

@@ -227,6 +227,10 @@ impl Sampler {
         if logits.len() != self.vocab {
             return Err(SamplingError::Length { expected: self.vocab, found: logits.len() });
         }
+        // Before anything is added: what is not finite now came from the model.
+        if let Some((token, &found)) = logits.iter().enumerate().find(|(_, l)| l.is_nan() || **l == f32::INFINITY) {
+            return Err(SamplingError::NotFinite { token, found });
+        }
         for (&token, &bias) in logit_bias {
             logits[token as usize] += bias;
         }
@@ -234,9 +238,8 @@ impl Sampler {
         let seen = &self.history[self.history.len().saturating_sub(window)..];
         penalty::repetition(logits, seen, *repetition_penalty);
         penalty::occurrence(logits, &self.counts, self.sampling.presence_penalty, self.sampling.frequency_penalty);
-        if let Some((token, &found)) = logits.iter().enumerate().find(|(_, l)| l.is_nan() || **l == f32::INFINITY) {
-            return Err(SamplingError::NotFinite { token, found });
-        }
+        // Extreme settings reward without bound: the largest number is reward enough.
+        logits.iter_mut().for_each(|l| *l = l.min(f32::MAX));
         if logits.iter().all(|l| *l == f32::NEG_INFINITY) {
             return Err(SamplingError::NoneLeft { vocab: self.vocab });
         }

@@ -164,3 +164,26 @@ fn draws_follow_the_distribution() {
         assert!((f64::from(*n) - 20_000.0 * p).abs() < 335.0, "{count:?}");
     }
 }
+
+#[test]
+fn extreme_settings_are_no_fault_of_the_model() {
+    // Token 0 of the reply has been seen, so that every penalty touches it; each of these would make its logit infinite.
+    let settings = [
+        Sampling { repetition_penalty: 1e-38, ..Sampling::default() },
+        Sampling { presence_penalty: f32::MIN, frequency_penalty: f32::MIN, ..Sampling::default() },
+        Sampling { logit_bias: [(0, f32::MAX)].into(), repetition_penalty: 0.5, ..Sampling::default() },
+    ];
+    for sampling in settings {
+        for temperature in [0.0, 1.0] {
+            let mut sampler = sampler(Sampling { temperature, ..sampling.clone() }, 3);
+            sampler.begin(&[0]);
+            let forced = &mut [20.0, -20.0, -20.0];
+            assert_eq!(sampler.sample(forced), Ok(0));
+            assert_eq!(sampler.sample(&mut [9.0, 1.0, 1.0]), Ok(0), "{sampling:?}");
+        }
+    }
+    let mut sampler = sampler(Sampling { repetition_penalty: 1e-38, ..Sampling::greedy() }, 2);
+    for bad in [f32::NAN, f32::INFINITY] {
+        assert!(matches!(sampler.sample(&mut [0.0, bad]), Err(SamplingError::NotFinite { token: 1, .. })));
+    }
+}

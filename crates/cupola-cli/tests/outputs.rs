@@ -1,0 +1,31 @@
+//! What is in the way of an output, and what a command that fails leaves behind.
+
+mod common;
+
+use common::run;
+
+#[test]
+fn no_logits_are_left_if_the_greedy_tokens_do_not_fit() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.safetensors");
+    let out = out.to_str().unwrap();
+    run(["logits", "embedded", "--tokens", "1,2", "--greedy", "600", "--out", out])
+        .fails_with(&["context of 512 tokens ended"]);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn devices_and_pipes_are_not_replaced() {
+    use std::os::unix::fs::FileTypeExt;
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let out = pipe.to_str().unwrap();
+    let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/refs/llama");
+    run(["logits", "embedded", "--tokens", "1", "--out", out]).fails_with(&[out, "is not a file"]);
+    run(["quantize", model, out, "--type", "F16", "--force"]).fails_with(&[out, "is not a file"]);
+    assert!(pipe.metadata().unwrap().file_type().is_fifo());
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
