@@ -93,6 +93,21 @@ impl Bits1 {
     }
 }
 
+/// One bit, with the values 0 and 2.
+pub(crate) struct Signs;
+
+impl Bits for Signs {
+    const LINES: usize = 1;
+    #[inline(always)]
+    fn put(quads: &[u32; 8], r: usize, block: &mut [Line]) {
+        Bits1::put(quads, r, &mut block[0]);
+    }
+    #[inline(always)]
+    fn quad<S: Simd>(s: S, block: &[Line], half: usize, i: usize) -> S::I {
+        Bits1::field(s, &block[0], half, i, 1)
+    }
+}
+
 /// Every byte shifted right; bits that cross into the byte below are masked off by the layouts.
 #[inline(always)]
 fn high(quads: &[u32; 8], by: u32) -> [u32; 8] {
@@ -197,5 +212,17 @@ mod tests {
         round_trip::<Bits5>(5);
         round_trip::<Bits6>(6);
         round_trip::<Bits8>(8);
+    }
+
+    #[test]
+    fn signs_come_back_doubled() {
+        let mut block = [Line::ZERO];
+        let quads = [0x0100_0001, 0, 0x0101_0101, 1, 0x0001_0000, 0x0000_0100, 0x0101_0000, 0x0001_0001];
+        Signs::put(&quads, 5, &mut block);
+        for (i, quad) in quads.iter().enumerate() {
+            let mut want = [0; 16];
+            want[5] = 2 * quad;
+            assert_eq!(Signs::quad(Scalar, &block, 0, i), want);
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | `matrix` | [`Matrix`]: weights packed in panels of 16 rows |
-//! | `bits`, `formats` | the packed form of each format |
+//! | `bits`, `levels`, `formats` | the packed form of each format |
 //! | `activations` | rows of activations in the forms that products multiply |
 //! | `arithmetic`, `fast` | fast mode |
 //! | `exact` | exact mode |
@@ -18,6 +18,7 @@ mod bits;
 mod exact;
 mod fast;
 mod formats;
+mod levels;
 mod matrix;
 mod output;
 #[cfg(test)]

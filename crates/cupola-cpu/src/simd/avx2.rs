@@ -149,6 +149,10 @@ impl Simd for Avx2 {
         unsafe { _mm256_or_si256(a, b) }
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], v: __m256i) -> __m256i {
+        unsafe { _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast())), v) }
+    }
+    #[inline(always)]
     fn odd_bytes(self, v: __m256i) -> __m256i {
         unsafe { _mm256_srli_epi16::<8>(v) }
     }

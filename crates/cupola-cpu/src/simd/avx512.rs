@@ -127,6 +127,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
         unsafe { _mm512_or_si512(a, b) }
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], v: __m512i) -> __m512i {
+        unsafe { _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast())), v) }
+    }
+    #[inline(always)]
     fn odd_bytes(self, v: __m512i) -> __m512i {
         unsafe { _mm512_srli_epi16::<8>(v) }
     }

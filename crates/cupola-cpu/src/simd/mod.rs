@@ -91,6 +91,8 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     fn sub_bytes(self, a: Self::I, b: Self::I) -> Self::I;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
     fn or(self, a: Self::I, b: Self::I) -> Self::I;
+    /// The entries of a table that bytes from 0 to 15 name.
+    fn lookup(self, table: &[u8; 16], v: Self::I) -> Self::I;
     /// Bytes 0 and 2 of each lane, as a pair of 16-bit integers.
     #[inline(always)]
     fn even_bytes(self, v: Self::I) -> Self::I {

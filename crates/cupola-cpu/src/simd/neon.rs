@@ -197,6 +197,11 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         both!(i => vorrq_s32(a[i], b[i]))
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], v: I) -> I {
+        let table = unsafe { vld1q_u8(table.as_ptr()) };
+        both!(i => vreinterpretq_s32_u8(vqtbl1q_u8(table, vreinterpretq_u8_s32(v[i]))))
+    }
+    #[inline(always)]
     fn odd_bytes(self, v: I) -> I {
         both!(i => vreinterpretq_s32_u16(vshrq_n_u16::<8>(vreinterpretq_u16_s32(v[i]))))
     }

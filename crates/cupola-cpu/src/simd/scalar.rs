@@ -110,6 +110,10 @@ impl Simd for Scalar {
         each_i(a, |i, v| v | b[i])
     }
     #[inline(always)]
+    fn lookup(self, table: &[u8; 16], v: I) -> I {
+        each_i(v, |_, v| u32::from_ne_bytes(v.to_ne_bytes().map(|b| table[usize::from(b & 15)])))
+    }
+    #[inline(always)]
     fn odd_bytes(self, v: I) -> I {
         each_i(v, |_, v| v >> 8 & 0x00ff_00ff)
     }
