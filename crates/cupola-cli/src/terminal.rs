@@ -65,6 +65,11 @@ pub fn bytes_bar(action: &'static str, total: u64) -> ProgressBar {
     styled(ProgressBar::new(total), template, action)
 }
 
+/// A bar for `total` steps, with a message.
+pub fn steps_bar(action: &'static str, total: u64) -> ProgressBar {
+    styled(ProgressBar::new(total), "{prefix} {wide_bar} {pos}/{len} {msg} {eta}", action)
+}
+
 /// A spinner with a message, for work of unknown length.
 pub fn spinner(action: &'static str) -> ProgressBar {
     let bar = styled(ProgressBar::new_spinner(), "{prefix} {spinner} {msg}", action);

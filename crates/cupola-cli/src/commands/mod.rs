@@ -5,6 +5,7 @@ pub mod chat;
 pub mod devices;
 pub mod inspect;
 pub mod logits;
+pub mod perplexity;
 pub mod pull;
 pub mod quantize;
 pub mod run;
@@ -23,5 +24,6 @@ pub fn dispatch(command: Command) -> Result<()> {
         Command::Pull(args) => pull::run(args),
         Command::Quantize(args) => quantize::run(args),
         Command::Logits(args) => logits::run(args),
+        Command::Perplexity(args) => perplexity::run(args),
     }
 }
