@@ -41,12 +41,12 @@ pub fn quiet_note(line: &str) {
 
 /// Says that something may not be what the user expects.
 pub fn warning(message: &str) {
-    note(&format!("{} {message}", console::style("warning:").for_stderr().yellow().bold()));
+    note(&format!("{} {}", console::style("warning:").for_stderr().yellow().bold(), printable(message)));
 }
 
 /// Says why the command failed.
 pub fn error(message: &str) {
-    note(&format!("{} {message}", console::style("error:").for_stderr().red().bold()));
+    note(&format!("{} {}", console::style("error:").for_stderr().red().bold(), printable(message)));
 }
 
 /// Whether a person sits at standard input.
