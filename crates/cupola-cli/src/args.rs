@@ -1,6 +1,6 @@
 //! The command line: commands, and the flags that several of them share. Flags of one command are in its own file.
 
-use crate::commands::{bench, chat, devices, inspect, logits, pull, quantize, run};
+use crate::commands::{bench, chat, devices, inspect, logits, perplexity, pull, quantize, run};
 use clap::builder::{FalseyValueParser, styling};
 use clap::{Parser, Subcommand};
 use cupola_backend::{Activations, DeviceChoice, Options};
@@ -48,10 +48,11 @@ pub enum Command {
     Pull(pull::Args),
     Quantize(quantize::Args),
     Logits(logits::Args),
+    Perplexity(perplexity::Args),
 }
 
 /// Where and how to compute, with one number of threads.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Computing")]
 pub struct ComputeArgs {
     #[command(flatten)]
@@ -63,7 +64,7 @@ pub struct ComputeArgs {
 }
 
 /// Where and how to compute.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 #[command(next_help_heading = "Computing")]
 pub struct DeviceArgs {
     /// Where to run: auto, cpu, cuda, cuda:1, metal. A device that was named and cannot be used is an error
@@ -102,7 +103,7 @@ impl DeviceArgs {
     }
 }
 
-fn parse_activations(text: &str) -> Result<Activations, String> {
+pub fn parse_activations(text: &str) -> Result<Activations, String> {
     match text {
         "16" => Ok(Activations::Bits16),
         "8" => Ok(Activations::Bits8),
@@ -110,7 +111,7 @@ fn parse_activations(text: &str) -> Result<Activations, String> {
     }
 }
 
-fn parse_kv_type(text: &str) -> Result<KvType, String> {
+pub fn parse_kv_type(text: &str) -> Result<KvType, String> {
     match text.to_ascii_lowercase().as_str() {
         "f32" => Ok(KvType::F32),
         "f16" => Ok(KvType::F16),

@@ -45,7 +45,7 @@ impl Failure {
             Failure::Failed(chain) => {
                 let mut messages = chain.into_iter();
                 terminal::error(&messages.next().unwrap_or_default());
-                messages.for_each(|m| terminal::note(&format!("  because: {m}")));
+                messages.for_each(|m| terminal::note(&format!("  because: {}", terminal::printable(&m))));
                 ExitCode::from(1)
             }
             Failure::Usage(message) => {

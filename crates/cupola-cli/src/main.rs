@@ -11,6 +11,7 @@ mod failure;
 mod hub;
 mod interrupt;
 mod model;
+mod perplexity;
 mod quantize;
 mod reply;
 mod terminal;

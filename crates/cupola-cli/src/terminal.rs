@@ -41,12 +41,12 @@ pub fn quiet_note(line: &str) {
 
 /// Says that something may not be what the user expects.
 pub fn warning(message: &str) {
-    note(&format!("{} {message}", console::style("warning:").for_stderr().yellow().bold()));
+    note(&format!("{} {}", console::style("warning:").for_stderr().yellow().bold(), printable(message)));
 }
 
 /// Says why the command failed.
 pub fn error(message: &str) {
-    note(&format!("{} {message}", console::style("error:").for_stderr().red().bold()));
+    note(&format!("{} {}", console::style("error:").for_stderr().red().bold(), printable(message)));
 }
 
 /// Whether a person sits at standard input.
@@ -63,6 +63,11 @@ pub fn stdout_is_terminal() -> bool {
 pub fn bytes_bar(action: &'static str, total: u64) -> ProgressBar {
     let template = "{prefix} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}";
     styled(ProgressBar::new(total), template, action)
+}
+
+/// A bar for `total` steps, with a message.
+pub fn steps_bar(action: &'static str, total: u64) -> ProgressBar {
+    styled(ProgressBar::new(total), "{prefix} {wide_bar} {pos}/{len} {msg} {eta}", action)
 }
 
 /// A spinner with a message, for work of unknown length.

@@ -4,7 +4,7 @@ mod common;
 
 use common::run;
 
-const COMMANDS: [&str; 8] = ["run", "chat", "bench", "inspect", "devices", "pull", "quantize", "logits"];
+const COMMANDS: [&str; 9] = ["run", "chat", "bench", "inspect", "devices", "pull", "quantize", "logits", "perplexity"];
 
 #[test]
 fn every_command_explains_itself_with_examples() {
@@ -55,6 +55,8 @@ fn wrong_usage_is_2() {
         &["bench", "-p", "0", "-n", "0"],
         &["bench", "-p", "99999999"],
         &["bench", "-r", "0"],
+        &["bench", "-b", "0"],
+        &["bench", "-d", "99999", "-b", "8"],
         &["bench", "--threads", "1,x"],
         &["inspect"],
         &["pull"],
@@ -64,6 +66,10 @@ fn wrong_usage_is_2() {
         &["quantize", "a", "b"],
         &["quantize", "a", "b", "--type", "Q4_K_XXL"],
         &["quantize", "a", "--type", "Q8_0"],
+        &["perplexity", "embedded"],
+        &["perplexity", "embedded", "x", "--context", "7"],
+        &["perplexity", "embedded", "x", "--context", "8", "--stride", "9"],
+        &["perplexity", "embedded", "x", "--chunks", "0"],
         &["logits", "embedded", "--out", "x"],
         &["logits", "embedded", "--tokens", "1,-2", "--out", "x"],
         &["logits", "embedded", "--tokens", "1", "--prompt", "x", "--out", "x"],

@@ -24,8 +24,14 @@ fn devices_and_pipes_are_not_replaced() {
     assert!(made.success());
     let out = pipe.to_str().unwrap();
     let model = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/refs/llama");
-    run(["logits", "embedded", "--tokens", "1", "--out", out]).fails_with(&[out, "is not a file"]);
-    run(["quantize", model, out, "--type", "F16", "--force"]).fails_with(&[out, "is not a file"]);
+    run(["logits", "embedded", "--tokens", "1", "--out", out]).fails_with(&[out, "is a device or pipe, not a file"]);
+    run(["quantize", model, out, "--type", "F16", "--force"]).fails_with(&[out, "is a device or pipe, not a file"]);
     assert!(pipe.metadata().unwrap().file_type().is_fifo());
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn messages_do_not_command_the_terminal() {
+    let done = run(["inspect", "./\u{1b}[2Jnot-there"]).code(1);
+    assert!(done.err.contains("[2Jnot-there") && !done.err.contains('\u{1b}'), "{:?}", done.err);
 }

@@ -52,6 +52,9 @@ pub fn measure_ceilings(pool: &Pool) -> Result<Ceilings, OutOfMemory> {
 pub struct ReadCeiling(Buffer);
 
 impl ReadCeiling {
+    /// Memory that it takes, all of it resident.
+    pub const BYTES: usize = READ_BYTES;
+
     /// Takes 384 MiB of memory.
     pub fn new(pool: &Pool) -> Result<Self, OutOfMemory> {
         let mut buffer = Buffer::new(READ_BYTES / size_of::<Line>())?;

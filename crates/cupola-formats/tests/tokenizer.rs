@@ -546,3 +546,29 @@ fn texts_that_no_context_holds_are_refused_before_they_take_memory() {
     assert!(too_long(tokenizer.find_controls(&text).unwrap_err()));
     assert_eq!(tokenizer.encode("aa", Specials::Parse).unwrap(), [0, 0]);
 }
+
+/// Files that no tool writes, for which the library panics or asks for more memory than there is.
+#[test]
+fn definitions_that_break_the_library_are_errors() {
+    let model = json!({"type": "BPE", "vocab": {"a": 0}, "merges": []});
+    let charsmap =
+        |text: &str| json!({"model": model, "normalizer": {"type": "Precompiled", "precompiled_charsmap": text}});
+    let broken = [
+        // A token that its own list lacks.
+        json!({"model": model, "post_processor": {"type": "TemplateProcessing", "pair": [], "special_tokens": {},
+            "single": [{"SpecialToken": {"id": "missing", "type_id": 0}}]}}),
+        // Empty, four bytes short, and a trie of 4 GiB in a map of 12 bytes.
+        charsmap("AAAA"),
+        charsmap("CAAAAAAAAAA="),
+        charsmap("/////wAAAAAAAAAA"),
+    ];
+    for definition in broken {
+        let loaded = Tokenizer::from_json(definition.to_string().as_bytes(), &TokenizerConfig::default());
+        assert!(matches!(loaded, Err(TokenizerError::Invalid { .. })), "{definition}");
+    }
+    // 4, and a trie whose only node, 0xfffffc00, leads out of it: loading cannot tell.
+    let tokenizer = load(&charsmap("BAAAAAD8//8="));
+    for specials in [Specials::Parse, Specials::Plain] {
+        assert!(matches!(tokenizer.encode("a", specials), Err(TokenizerError::Encode(_))));
+    }
+}

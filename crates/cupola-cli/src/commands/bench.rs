@@ -1,12 +1,13 @@
 //! `cupola bench`.
 
 use crate::args::{DeviceArgs, HubArgs};
-use crate::bench::{Phase, RandomWeights, Shape, Summary, Work, measure, peak_memory};
+use crate::bench::{Phase, RandomWeights, Shape, Summary, Task, Trial, Work, peak_memory};
 use crate::failure::{Failure, Result};
 use crate::model::Model;
 use crate::{interrupt, terminal, units};
 use cupola_backend::{Activations, Backend, Options, Runner, WeightSource};
-use cupola_cpu::ceilings::{Ceilings, measure_ceilings};
+use cupola_cpu::Pool;
+use cupola_cpu::ceilings::{Ceilings, ReadCeiling, measure_ceilings};
 use cupola_graph::{Program, fuse};
 use cupola_quant::Format;
 use serde_json::{Value as Json, json};
@@ -19,8 +20,9 @@ use std::time::Instant;
 /// Measures the speed of prompts and of generation, next to the machine's limits
 ///
 /// Each test is run once to warm up, then as often as --repetitions says. Generation is bound by reading weights, keys
-/// and values from memory, prompts by arithmetic: both limits are measured right after the tests, with as many threads,
-/// and the tests' shares of them are shown. Bytes and operations are those that the model needs at least.
+/// and values from memory, prompts by arithmetic: the first limit is measured after every repetition, the other after all
+/// tests, each with as many threads, and the tests' shares of them are shown. Bytes and operations are those that the
+/// model needs at least.
 #[derive(clap::Args)]
 #[command(after_help = "\
 Shapes for --synthetic: 1b, llama3-1b, llama3-3b, llama3-8b, smollm2-135m, smollm2-1.7b, qwen3-0.6b, qwen3-1.7b,
@@ -29,6 +31,7 @@ qwen3-4b, qwen3-8b.
 Examples:
   cupola bench model.gguf
   cupola bench model.gguf -p 128,512 -n 32 -r 3 --threads 1,2,4
+  cupola bench model.gguf -p 0 --depth 0,4096 --batch 1,8
   cupola bench --synthetic llama3-8b --format Q4_K -p 0 --json")]
 pub struct Args {
     /// Folder, GGUF file or hub name [default: the embedded model]
@@ -51,6 +54,14 @@ pub struct Args {
     #[arg(short = 'n', long, value_name = "N,...", value_delimiter = ',', default_value = "128")]
     generate: Vec<usize>,
 
+    /// Tokens already in the cache when a test begins, separated by commas
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "0")]
+    depth: Vec<usize>,
+
+    /// Numbers of sequences that generate together, separated by commas; prompts are read one at a time
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1")]
+    batch: Vec<NonZeroUsize>,
+
     /// How often each test is run
     #[arg(short, long, value_name = "N", default_value = "5")]
     repetitions: NonZeroUsize,
@@ -58,6 +69,10 @@ pub struct Args {
     /// Numbers of CPU threads, separated by commas [default: one for each core]
     #[arg(short, long, value_name = "N,...", value_delimiter = ',', env = "CUPOLA_THREADS")]
     threads: Vec<NonZeroUsize>,
+
+    /// Do not measure the machine's limits, which takes time, and memory of its own
+    #[arg(long)]
+    no_limits: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -74,50 +89,58 @@ fn parse_format(text: &str) -> std::result::Result<Format, String> {
         .ok_or_else(|| format!("unknown format; known are {}", Format::ALL.map(|f| f.name()).join(", ")))
 }
 
-/// The longest test: key-value blocks for it are taken at once.
+/// Tokens that a test may have in the cache: room for them is taken at once.
 const LONGEST: usize = 1 << 17;
 
 pub fn run(args: Args) -> Result<()> {
-    let phases = phases(&args)?;
+    let tasks = tasks(&args)?;
     match &args.synthetic {
         Some(shape) => {
             let program = Arc::new(shape.program(args.format)?);
             let weights = RandomWeights::new(&program)?;
             let name = format!("{} with random weights", shape.name);
-            bench(&args, &phases, &name, &program, &weights)
+            bench(&args, &tasks, &name, &program, &weights)
         }
         None => {
             let model = args.model.as_deref().map_or(Ok(Model::Embedded), Model::named)?;
             let checkpoint = model.open(&args.hub)?;
             let built = cupola_models::build(&checkpoint)?;
             let name = built.info.name.unwrap_or_else(|| checkpoint.path().display().to_string());
-            bench(&args, &phases, &name, &Arc::new(fuse(built.program)), &built.parameters)
+            bench(&args, &tasks, &name, &Arc::new(fuse(built.program)), &built.parameters)
         }
     }
 }
 
-fn phases(args: &Args) -> Result<Vec<Phase>> {
-    let prompts = args.prompt.iter().map(|n| Phase::Prompt(*n));
-    let generations = args.generate.iter().map(|n| Phase::Generation(*n));
-    let phases: Vec<Phase> = prompts.chain(generations).filter(|p| p.tokens() > 0).collect();
-    if phases.is_empty() {
+/// Every depth with the prompts, then the generations in every batch.
+fn tasks(args: &Args) -> Result<Vec<Task>> {
+    let mut tasks = vec![];
+    for &depth in &args.depth {
+        tasks.extend(args.prompt.iter().map(|n| Task { phase: Phase::Prompt(*n), depth, batch: 1 }));
+        for batch in args.batch.iter().map(|n| n.get()) {
+            tasks.extend(args.generate.iter().map(|n| Task { phase: Phase::Generation(*n), depth, batch }));
+        }
+    }
+    tasks.retain(|t| t.tokens() > 0);
+    if tasks.is_empty() {
         return Err(Failure::Usage("there is nothing to measure: all lengths are 0".into()));
     }
-    if let Some(long) = phases.iter().find(|p| p.tokens() > LONGEST) {
+    if let Some(long) = tasks.iter().find(|t| t.cache_tokens() > LONGEST) {
         return Err(Failure::Usage(format!(
-            "a test of {} tokens is too long; at most {LONGEST} are possible",
-            long.tokens()
+            "a test with {} tokens in the cache is too long; at most {LONGEST} are possible",
+            long.cache_tokens()
         )));
     }
-    Ok(phases)
+    Ok(tasks)
 }
 
-/// A phase with its measurements.
+/// A task with its measurements.
 struct Test {
-    phase: Phase,
+    task: Task,
     /// Index into the thread counts.
     run: usize,
     seconds: Vec<f64>,
+    /// 10^9 bytes per second that could be read right after each; empty if that is not wanted.
+    reads: Vec<f64>,
 }
 
 /// What belongs to one number of threads.
@@ -126,15 +149,18 @@ struct Run {
     backends: Vec<Arc<dyn Backend>>,
     load_seconds: f64,
     weight_bytes: usize,
+    /// Absent until they are measured.
+    limits: Option<Ceilings>,
 }
 
-fn bench(args: &Args, phases: &[Phase], name: &str, program: &Arc<Program>, weights: &dyn WeightSource) -> Result<()> {
+fn bench(args: &Args, tasks: &[Task], name: &str, program: &Arc<Program>, weights: &dyn WeightSource) -> Result<()> {
     let threads: Vec<Option<NonZeroUsize>> = match args.threads.as_slice() {
         [] => vec![None],
         list => list.iter().map(|n| Some(*n)).collect(),
     };
     interrupt::listen();
     let (mut runs, mut tests) = (vec![], vec![]);
+    let mut memory = MemoryUse::default();
     let spinner = terminal::spinner("Measuring");
     for threads in threads {
         interrupt::check()?;
@@ -148,85 +174,131 @@ fn bench(args: &Args, phases: &[Phase], name: &str, program: &Arc<Program>, weig
         let start = Instant::now();
         let mut runner = Runner::load(program.clone(), backends.clone(), weights, &mut |_| {})?;
         let (load_seconds, weight_bytes) = (start.elapsed().as_secs_f64(), runner.weight_bytes());
-        for phase in phases {
-            let mut seconds = vec![];
-            for round in 0..=args.repetitions.get() {
-                spinner.set_message(format!("{} {round}/{}", label(*phase), args.repetitions));
-                seconds.push(measure(&mut runner, *phase)?);
+        let pool = Pool::new(threads.map_or_else(cupola_cpu::pool::default_threads, NonZeroUsize::get));
+        for task in tasks {
+            let label = label(*task);
+            spinner.set_message(format!("{label}: preparing"));
+            let trial = Trial::prepare(&mut runner, *task)?;
+            trial.measure(&mut runner)?;
+            let (mut seconds, mut reads) = (vec![], vec![]);
+            for round in 1..=args.repetitions.get() {
+                spinner.set_message(format!("{label}: {round}/{}", args.repetitions));
+                seconds.push(trial.measure(&mut runner)?);
+                if !args.no_limits {
+                    reads.push(memory.read_ceiling(&pool)?.measure(&pool));
+                }
             }
-            // The first warms up.
-            tests.push(Test { phase: *phase, run: runs.len(), seconds: seconds.split_off(1) });
+            tests.push(Test { task: *task, run: runs.len(), seconds, reads });
         }
-        runs.push(Run { threads, backends, load_seconds, weight_bytes });
+        runs.push(Run { threads, backends, load_seconds, weight_bytes, limits: None });
     }
-    // Measuring the limits takes memory of its own.
-    let peak = peak_memory();
-    spinner.set_message("the machine's limits");
-    let mut limits = vec![];
-    for run in &runs {
-        interrupt::check()?;
-        let count = run.threads.map_or_else(cupola_cpu::pool::default_threads, NonZeroUsize::get);
-        limits.push(measure_ceilings(&cupola_cpu::Pool::new(count))?);
+    let peak = memory.finish();
+    if !args.no_limits {
+        spinner.set_message("the machine's limits");
+        for run in &mut runs {
+            interrupt::check()?;
+            let count = run.threads.map_or_else(cupola_cpu::pool::default_threads, NonZeroUsize::get);
+            run.limits = Some(measure_ceilings(&Pool::new(count))?);
+        }
     }
     spinner.finish_and_clear();
 
     let options = args.device.options(None, false);
-    let results: Vec<Measured> = tests.iter().map(|t| Measured::of(program, t, &limits, &options)).collect();
+    let results: Vec<Measured> = tests.iter().map(|t| Measured::of(program, t, &runs, &options)).collect();
     match args.json {
-        true => terminal::json(&report_json(args, name, program, &runs, &limits, &tests, &results, peak)),
-        false => report(name, program, &runs, &limits, &tests, &results, peak),
+        true => terminal::json(&report_json(args, name, program, &runs, &tests, &results, peak)),
+        false => report(name, program, &runs, &tests, &results, peak),
     }
 }
 
-/// A test's result, next to the limits.
+/// The memory that the model takes at most, though measuring the limit of reading takes some too.
+#[derive(Default)]
+struct MemoryUse {
+    /// Kept until the end, so that what it takes can be subtracted.
+    reading: Option<ReadCeiling>,
+    /// Before it was there.
+    before: Option<u64>,
+}
+
+impl MemoryUse {
+    fn read_ceiling(&mut self, pool: &Pool) -> Result<&ReadCeiling> {
+        if self.reading.is_none() {
+            self.before = peak_memory();
+        }
+        let reading = match self.reading.take() {
+            Some(reading) => reading,
+            None => ReadCeiling::new(pool)?,
+        };
+        Ok(self.reading.insert(reading))
+    }
+
+    fn finish(self) -> Option<u64> {
+        match self.reading {
+            None => peak_memory(),
+            Some(_) => Some(peak_memory()?.saturating_sub(ReadCeiling::BYTES as u64).max(self.before?)),
+        }
+    }
+}
+
+/// A test's result, next to the limits where they were measured.
 struct Measured {
     tokens_per_second: Summary,
     /// 10^9 per second, by the median time.
     gigabytes: f64,
     gigaops: f64,
-    share_of_reading: f64,
-    share_of_arithmetic: f64,
+    /// 10^9 bytes per second that could be read beside it: the median.
+    reading: Option<f64>,
+    /// The median of each repetition's share.
+    share_of_reading: Option<f64>,
+    arithmetic: &'static str,
+    share_of_arithmetic: Option<f64>,
 }
 
 impl Measured {
-    fn of(program: &Program, test: &Test, limits: &[Ceilings], options: &Options) -> Measured {
-        let rates: Vec<f64> = test.seconds.iter().map(|s| test.phase.tokens() as f64 / s).collect();
-        let work = Work::of(program, test.phase, options.kv());
+    fn of(program: &Program, test: &Test, runs: &[Run], options: &Options) -> Measured {
+        let rates: Vec<f64> = test.seconds.iter().map(|s| test.task.tokens() as f64 / s).collect();
+        let work = Work::of(program, test.task, options.kv());
         let median = Summary::of(&test.seconds).median;
-        let (gigabytes, gigaops) = (work.bytes / median / 1e9, work.operations / median / 1e9);
-        let limit = &limits[test.run];
+        let gigaops = work.operations / median / 1e9;
+        let shares = test.seconds.iter().zip(&test.reads).map(|(s, read)| work.bytes / s / 1e9 / read);
+        let shares: Vec<f64> = shares.collect();
+        let median_of = |values: &[f64]| (!values.is_empty()).then(|| Summary::of(values).median);
+        let (arithmetic, limit) = arithmetic_limit(program, options);
         Measured {
             tokens_per_second: Summary::of(&rates),
-            gigabytes,
+            gigabytes: work.bytes / median / 1e9,
             gigaops,
-            share_of_reading: gigabytes / limit.read_gbs,
-            share_of_arithmetic: gigaops / arithmetic_limit(program, limit, options).1,
+            reading: median_of(&test.reads),
+            share_of_reading: median_of(&shares),
+            arithmetic,
+            share_of_arithmetic: runs[test.run].limits.map(|limits| gigaops / limit(&limits)),
         }
     }
 }
 
-/// The limit of the arithmetic that most of the program's weights take part in, with its name.
-fn arithmetic_limit(program: &Program, limits: &Ceilings, options: &Options) -> (&'static str, f64) {
+/// The arithmetic that most of the program's weights take part in, and which of the limits is its.
+fn arithmetic_limit(program: &Program, options: &Options) -> (&'static str, fn(&Ceilings) -> f64) {
     let mut bytes: BTreeMap<Format, usize> = BTreeMap::new();
     for weight in &program.weights {
         *bytes.entry(weight.format).or_default() += weight.bytes();
     }
     match bytes.into_iter().max_by_key(|(_, n)| *n).map(|(format, _)| format) {
-        _ if options.exact => ("f32", limits.f32_gflops),
-        Some(Format::BF16) if options.activations == Activations::Bits8 => ("bf16", limits.bf16_gflops),
+        _ if options.exact => ("f32", |c| c.f32_gflops),
+        Some(Format::BF16) if options.activations == Activations::Bits8 => ("bf16", |c| c.bf16_gflops),
         Some(format) if !format.is_float() => match options.activations {
-            Activations::Bits16 => ("int16", limits.int16_gops),
-            Activations::Bits8 => ("int8", limits.int8_gops),
+            Activations::Bits16 => ("int16", |c| c.int16_gops),
+            Activations::Bits8 => ("int8", |c| c.int8_gops),
         },
-        _ => ("f32", limits.f32_gflops),
+        _ => ("f32", |c| c.f32_gflops),
     }
 }
 
-fn label(phase: Phase) -> String {
-    match phase {
-        Phase::Prompt(n) => format!("prompt {n}"),
-        Phase::Generation(n) => format!("generate {n}"),
-    }
+/// As in `generate 8 x 128 at 4096`.
+fn label(task: Task) -> String {
+    let batch = if task.batch == 1 { String::new() } else { format!("{} x ", task.batch) };
+    let depth = if task.depth == 0 { String::new() } else { format!(" at {}", task.depth) };
+    let phase = if matches!(task.phase, Phase::Prompt(_)) { "prompt" } else { "generate" };
+    format!("{phase} {batch}{}{depth}", task.phase.tokens())
 }
 
 fn formats(program: &Program) -> String {
@@ -249,7 +321,6 @@ fn report(
     name: &str,
     program: &Program,
     runs: &[Run],
-    limits: &[Ceilings],
     tests: &[Test],
     results: &[Measured],
     peak: Option<u64>,
@@ -260,7 +331,8 @@ fn report(
     if let Some(device) = runs.first().and_then(|r| r.backends.first()).map(|b| b.device()) {
         writeln!(out, "device   {device}")?;
     }
-    for (run, limit) in runs.iter().zip(limits) {
+    for run in runs {
+        let Some(limit) = run.limits else { continue };
         writeln!(
             out,
             "limits   threads {}: reading {:.1} GB/s, int8 {:.0} Gop/s, int16 {:.0} Gop/s, bf16 {:.0} Gop/s, f32 {:.0} Gop/s",
@@ -278,66 +350,71 @@ fn report(
     writeln!(out)?;
     writeln!(
         out,
-        "{:<14}{:>8}{:>20}{:>10}{:>8}{:>7}{:>9}{:>7}",
+        "{:<26}{:>8}{:>20}{:>10}{:>8}{:>7}{:>9}{:>7}",
         "test", "threads", "tokens/s", "median", "GB/s", "share", "Gop/s", "share"
     )?;
+    let percent = |share: Option<f64>| share.map_or("-".into(), |s| format!("{:.0}%", 100.0 * s));
     for (test, result) in tests.iter().zip(results) {
         let Summary { mean, deviation, median } = result.tokens_per_second;
         writeln!(
             out,
-            "{:<14}{:>8}{:>20}{:>10.1}{:>8.1}{:>6.0}%{:>9.1}{:>6.0}%",
-            label(test.phase),
+            "{:<26}{:>8}{:>20}{:>10.1}{:>8.1}{:>7}{:>9.1}{:>7}",
+            label(test.task),
             threads_name(&runs[test.run]),
             format!("{mean:.1} \u{b1} {deviation:.1}"),
             median,
             result.gigabytes,
-            100.0 * result.share_of_reading,
+            percent(result.share_of_reading),
             result.gigaops,
-            100.0 * result.share_of_arithmetic,
+            percent(result.share_of_arithmetic),
         )?;
     }
     Ok(out.flush()?)
 }
 
-#[allow(clippy::too_many_arguments)] // Everything that was found out, in one place.
 fn report_json(
     args: &Args,
     name: &str,
     program: &Program,
     runs: &[Run],
-    limits: &[Ceilings],
     tests: &[Test],
     results: &[Measured],
     peak: Option<u64>,
 ) -> Json {
-    let runs_json = runs.iter().zip(limits).map(|(run, limit)| {
-        json!({
-            "threads": run.threads,
-            "devices": run.backends.iter().map(|b| b.device().to_string()).collect::<Vec<_>>(),
-            "load_seconds": run.load_seconds,
-            "weight_bytes_on_devices": run.weight_bytes,
-            "limits": {
+    let runs_json = runs.iter().map(|run| {
+        let limits = run.limits.map(|limit| {
+            json!({
                 "read_gb_per_second": limit.read_gbs,
                 "int8_gop_per_second": limit.int8_gops,
                 "int16_gop_per_second": limit.int16_gops,
                 "bf16_gop_per_second": limit.bf16_gflops,
                 "f32_gop_per_second": limit.f32_gflops,
-            },
+            })
+        });
+        json!({
+            "threads": run.threads,
+            "devices": run.backends.iter().map(|b| b.device().to_string()).collect::<Vec<_>>(),
+            "load_seconds": run.load_seconds,
+            "weight_bytes_on_devices": run.weight_bytes,
+            "limits": limits,
         })
     });
     let tests_json = tests.iter().zip(results).map(|(test, result)| {
         let Summary { mean, deviation, median } = result.tokens_per_second;
         json!({
-            "test": if matches!(test.phase, Phase::Prompt(_)) { "prompt" } else { "generate" },
-            "tokens": test.phase.tokens(),
+            "test": if matches!(test.task.phase, Phase::Prompt(_)) { "prompt" } else { "generate" },
+            "tokens": test.task.phase.tokens(),
+            "depth": test.task.depth,
+            "batch": test.task.batch,
             "threads": runs[test.run].threads,
             "seconds": test.seconds,
             "tokens_per_second": { "mean": mean, "deviation": deviation, "median": median },
             "gb_per_second": result.gigabytes,
+            "read_gb_per_second": result.reading,
             "share_of_reading": result.share_of_reading,
             "gop_per_second": result.gigaops,
             "share_of_arithmetic": result.share_of_arithmetic,
-            "arithmetic": arithmetic_limit(program, &limits[test.run], &args.device.options(None, false)).0,
+            "arithmetic": result.arithmetic,
         })
     });
     json!({

@@ -50,10 +50,7 @@ pub struct Args {
 }
 
 pub fn run(args: Args) -> Result<()> {
-    // The file is written aside and renamed, which would put it in the place of a device or pipe.
-    if args.out.exists() && !args.out.is_file() {
-        return Err(Failure::new(format!("{} is not a file; name the file to write", args.out.display())));
-    }
+    super::refuse_non_file(&args.out)?;
     let checkpoint = Model::named(&args.model)?.open(&args.hub)?;
     // The model's own limit: a checkpoint is compared up to its last position.
     let engine = model::load(&checkpoint, &args.compute, Some(0), false)?;

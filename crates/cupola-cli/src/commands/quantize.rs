@@ -101,11 +101,9 @@ pub fn run(args: Args) -> Result<()> {
 /// The output must not be the input, nor replace a file by accident.
 fn check_output(args: &Args) -> Result<()> {
     let out = args.output.display();
+    super::refuse_non_file(&args.output)?;
     if !args.output.exists() {
         return Ok(());
-    }
-    if !args.output.is_file() {
-        return Err(Failure::new(format!("{out} is not a file; name the file to write")));
     }
     if let (Ok(a), Ok(b)) = (args.input.canonicalize(), args.output.canonicalize())
         && a == b

@@ -24,6 +24,7 @@ use tokenizers::pre_tokenizers::metaspace::{Metaspace, PrependScheme};
 use tokenizers::{AddedToken, ModelWrapper};
 
 use super::detokenize::byte_token;
+use super::guard::{check_charsmap, guarded};
 use super::pretokenizer::PreTokenizer;
 use crate::gguf::Metadata;
 
@@ -378,7 +379,10 @@ impl GgufTokenizerParts {
         let model = Unigram::from(vocabulary, unk, has_bytes).map_err(unusable)?;
         let mut tokenizer = tokenizers::Tokenizer::new(ModelWrapper::from(model));
         if !self.precompiled_charsmap.is_empty() {
-            let map = Precompiled::from(&self.precompiled_charsmap).map_err(|e| unusable(e.into()))?;
+            let charsmap = &self.precompiled_charsmap;
+            check_charsmap(charsmap, charsmap.len()).map_err(TokenizerError::Gguf)?;
+            let map = guarded(|| Precompiled::from(charsmap)).map_err(TokenizerError::Gguf)?;
+            let map = map.map_err(|e| unusable(e.into()))?;
             tokenizer.with_normalizer(Some(NormalizerWrapper::Precompiled(map))).map_err(unusable)?;
         }
         let scheme = if self.add_space_prefix.unwrap_or(true) { PrependScheme::Always } else { PrependScheme::Never };

@@ -9,6 +9,7 @@ mod config;
 mod detokenize;
 mod error;
 mod gguf;
+mod guard;
 mod pretokenizer;
 
 use std::borrow::Cow;
@@ -29,6 +30,7 @@ use detokenize::Scheme;
 pub use detokenize::TokenStream;
 pub use error::TokenizerError;
 pub use gguf::GgufTokenizerParts;
+use guard::guarded;
 pub use pretokenizer::gguf_pre_tokenizer;
 
 /// What to do with text that spells a control token.
@@ -127,10 +129,10 @@ impl Tokenizer {
     /// is the caller's decision.
     pub fn from_json(json: &[u8], config: &TokenizerConfig) -> Result<Self, TokenizerError> {
         let invalid = |reason: String| TokenizerError::Invalid { what: TOKENIZER_JSON.to_owned(), reason };
-        // The crate has panics left for files that no tool would write; from a file they must be errors.
-        let parsed = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
-        let parsed = parsed.map_err(|_| invalid("it breaks an assumption of the tokenizers library".into()))?;
-        let mut tokenizer = Self::from_inner(parsed.map_err(|e| invalid(e.to_string()))?, Vec::new())?;
+        guard::check_charsmaps(json).map_err(invalid)?;
+        let parsed = guarded(|| tokenizers::Tokenizer::from_bytes(json)).map_err(invalid)?;
+        let parsed = parsed.map_err(|e| invalid(e.to_string()))?;
+        let mut tokenizer = guarded(|| Self::from_inner(parsed, Vec::new())).map_err(invalid)??;
         let id = |name: &str| config.token(name).and_then(|text| tokenizer.token_to_id(text));
         tokenizer.special = SpecialTokens {
             bos: id("bos_token"),
@@ -214,7 +216,7 @@ impl Tokenizer {
         check_length(text)?;
         match specials {
             Specials::Parse => {
-                let encoding = self.inner.encode_fast(text, false);
+                let encoding = guarded(|| self.inner.encode_fast(text, false)).map_err(TokenizerError::Encode)?;
                 Ok(encoding.map_err(|e| TokenizerError::Encode(e.to_string()))?.get_ids().to_vec())
             }
             Specials::Plain => self.encode_with(text, &Plain::Everything),
@@ -254,13 +256,14 @@ impl Tokenizer {
     }
 
     fn encode_with(&self, text: &str, plain: &Plain) -> Result<Vec<u32>, TokenizerError> {
-        self.added.encode(&self.inner, text, plain).map_err(TokenizerError::Encode)
+        let encoded = guarded(|| self.added.encode(&self.inner, text, plain)).flatten();
+        encoded.map_err(TokenizerError::Encode)
     }
 
     /// Where `text` spells control tokens: ranges in bytes, in order, without whitespace that a token would take along.
     pub fn find_controls(&self, text: &str) -> Result<Vec<(Range<usize>, Control)>, TokenizerError> {
         check_length(text)?;
-        let found = self.added.find(&self.inner, text).map_err(TokenizerError::Encode)?;
+        let found = guarded(|| self.added.find(&self.inner, text)).flatten().map_err(TokenizerError::Encode)?;
         let controls = found.into_iter().filter_map(|found| {
             let control = found.control?;
             let covered = text.get(found.range.clone())?;
@@ -298,8 +301,8 @@ impl Tokenizer {
     }
 
     fn decode_ids(&self, ids: &[u32], skip_special: bool) -> String {
-        // The only errors are those of decoders that cannot fail for the schemes in use.
-        self.inner.decode(ids, skip_special).unwrap_or_default()
+        // The only errors are those of decoders that cannot fail for the schemes in use, and panics of broken ones.
+        guarded(|| self.inner.decode(ids, skip_special)).ok().and_then(|text| text.ok()).unwrap_or_default()
     }
 
     /// The text of a token as its decoder wants it, unless it is to be left out.
