@@ -46,13 +46,20 @@ impl Random {
             for at in scales {
                 block[at + 1] = block[at + 1] & 0x83 | 0x20;
             }
+            match format {
+                // The scale is in the upper four bits of four numbers, its own highest in the last.
+                Format::IQ1_M => (block[53], block[55]) = (block[53] & 0x3f, block[55] & 0x8f | 0x20),
+                // Exponents of -8 to -1.
+                Format::MXFP4 => block[0] = block[0] & 7 | 120,
+                _ => {}
+            }
         }
         bytes
     }
 }
 
 /// Each format, where its blocks have half-precision numbers, and the hash of its products.
-const FORMATS: [(Format, &[usize], u64); 13] = [
+const FORMATS: [(Format, &[usize], u64); 28] = [
     (Format::F32, &[], 0xcbfe_a1ee_1e8d_d4c3),
     (Format::F16, &[], 0x1709_2ecb_d667_b99c),
     (Format::BF16, &[], 0x4c3a_ce19_b8fa_a8a3),
@@ -66,6 +73,21 @@ const FORMATS: [(Format, &[usize], u64); 13] = [
     (Format::Q4_K, &[0, 2], 0xd078_7737_5aac_28aa),
     (Format::Q5_K, &[0, 2], 0x944d_ac8f_372e_e38f),
     (Format::Q6_K, &[208], 0x5bb1_d519_7cd6_cf10),
+    (Format::IQ1_S, &[0], 0x9f84_3fb1_1108_c539),
+    (Format::IQ1_M, &[], 0xbc51_7021_e736_1716),
+    (Format::IQ2_XXS, &[0], 0x65a1_3d79_b337_483f),
+    (Format::IQ2_XS, &[0], 0x7466_6dd9_3c2d_4367),
+    (Format::IQ2_S, &[0], 0xb4a3_df05_4ce0_01c0),
+    (Format::IQ3_XXS, &[0], 0x935f_6b9f_091d_acf1),
+    (Format::IQ3_S, &[0], 0x4f71_8e5f_3917_0b71),
+    (Format::IQ4_NL, &[0], 0x7a1f_5e64_6d6b_e73f),
+    (Format::IQ4_XS, &[0], 0xc378_9553_face_e25b),
+    (Format::TQ1_0, &[52], 0xd97b_90cf_f04c_90a3),
+    (Format::TQ2_0, &[64], 0x3b64_f99a_3304_d35e),
+    (Format::MXFP4, &[], 0x142b_ed45_dfa2_61bb),
+    (Format::NVFP4, &[], 0x4896_f4e1_679d_05ee),
+    (Format::Q1_0, &[0], 0xf55f_e632_9a9f_5430),
+    (Format::Q2_0, &[0], 0xc546_07d9_bbcc_7218),
 ];
 
 /// A matrix times 1 and 7 rows, the one row alone and within the others.

@@ -59,8 +59,11 @@ pub struct Args {
 }
 
 fn parse_format(text: &str) -> std::result::Result<Format, String> {
-    let known = || Format::ALL.map(|f| f.name()).join(", ");
-    Format::from_name(text).ok_or_else(|| format!("unknown type; known are {}", known()))
+    let known = || {
+        let all = Format::ALL.iter().filter(|f| f.has_encoder());
+        all.map(|f| f.name()).collect::<Vec<_>>().join(", ")
+    };
+    Format::from_name(text).filter(|f| f.has_encoder()).ok_or_else(|| format!("unknown type; known are {}", known()))
 }
 
 pub fn run(args: Args) -> Result<()> {

@@ -39,7 +39,7 @@ const MIXES: [(&str, Mix); 7] = [
 impl Target {
     /// Every name, for messages.
     pub fn names() -> String {
-        let plain = Format::ALL.iter().map(|f| f.name());
+        let plain = Format::ALL.iter().filter(|f| f.has_encoder()).map(|f| f.name());
         plain.chain(MIXES.iter().map(|(name, _)| *name)).collect::<Vec<_>>().join(", ")
     }
 
@@ -59,7 +59,23 @@ impl Target {
                 Format::Q4_K => 14,
                 Format::Q5_K => 16,
                 Format::Q6_K => 18,
+                Format::IQ2_XXS => 19,
+                Format::IQ2_XS => 20,
+                Format::IQ3_XXS => 23,
+                Format::IQ1_S => 24,
+                Format::IQ4_NL => 25,
+                Format::IQ3_S => 26,
+                Format::IQ2_S => 28,
+                Format::IQ4_XS => 30,
+                Format::IQ1_M => 31,
                 Format::BF16 => 32,
+                Format::TQ1_0 => 36,
+                Format::TQ2_0 => 37,
+                Format::MXFP4 => 38,
+                Format::NVFP4 => 39,
+                Format::Q1_0 => 40,
+                // It has no number yet; this one says so.
+                Format::Q2_0 => 1024,
             },
             Target::Mix(mix) => match mix {
                 Mix::Q3_K_S => 11,
@@ -119,8 +135,8 @@ fn more_bits(layer: usize, layers: usize) -> bool {
     layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
 }
 
-/// The format in which rows of `n_in` values can be stored, nearest to the one wished for: K formats need a multiple of
-/// 256, the other block formats one of 32.
+/// The format in which rows of `n_in` values can be stored, nearest to the one wished for: formats with large
+/// blocks have one with blocks of 32 that takes their place.
 pub fn storable(wish: Format, n_in: usize) -> Format {
     let fits = |f: Format| n_in.is_multiple_of(f.layout().block);
     let smaller_blocks = match wish {
@@ -128,6 +144,8 @@ pub fn storable(wish: Format, n_in: usize) -> Format {
         Format::Q4_K => Format::Q5_0,
         Format::Q5_K => Format::Q5_1,
         Format::Q6_K => Format::Q8_0,
+        Format::IQ4_XS => Format::IQ4_NL,
+        Format::NVFP4 | Format::TQ1_0 | Format::TQ2_0 | Format::Q1_0 | Format::Q2_0 => Format::Q4_0,
         other => other,
     };
     [wish, smaller_blocks].into_iter().find(|f| fits(*f)).unwrap_or(Format::F16)
@@ -138,7 +156,7 @@ impl FromStr for Target {
 
     fn from_str(text: &str) -> Result<Target, String> {
         let mix = MIXES.iter().find(|(name, _)| name.eq_ignore_ascii_case(text)).map(|(_, mix)| Target::Mix(*mix));
-        mix.or_else(|| Format::from_name(text).map(Target::Plain))
+        mix.or_else(|| Format::from_name(text).filter(|f| f.has_encoder()).map(Target::Plain))
             .ok_or_else(|| format!("unknown type; known are {}", Target::names()))
     }
 }
@@ -161,7 +179,7 @@ mod tests {
         for name in Target::names().split(", ") {
             assert_eq!(name.to_lowercase().parse::<Target>().map(|t| t.to_string()), Ok(name.to_string()));
         }
-        for bad in ["", "Q4", "Q4_K_L", "IQ4_NL"] {
+        for bad in ["", "Q4", "Q4_K_L", "IQ2_XS"] {
             assert!(bad.parse::<Target>().is_err(), "{bad}");
         }
     }
@@ -197,6 +215,8 @@ mod tests {
         assert_eq!(storable(Format::Q5_K, 32), Format::Q5_1);
         assert_eq!(storable(Format::Q6_K, 96), Format::Q8_0);
         assert_eq!(storable(Format::Q2_K, 96), Format::Q4_0);
+        assert_eq!(storable(Format::IQ4_XS, 96), Format::IQ4_NL);
+        assert_eq!(storable(Format::NVFP4, 96), Format::Q4_0);
         assert_eq!(storable(Format::Q3_K, 80), Format::F16);
         assert_eq!(storable(Format::Q8_0, 33), Format::F16);
         assert_eq!(storable(Format::BF16, 1), Format::BF16);

@@ -17,7 +17,8 @@ blocks!(Iq4Xs, 1 of 136 bytes in 256, stripe 3, Levels<Bits4, Iq4>, Codes<32, fa
     put: |block: &[u8; 136], _, r, unit: &mut [Line]| {
         put_u16(unit, 0, r, half_at(block, 0));
         for i in 0..8 {
-            let scale = block[4 + i / 2] >> (4 * (i % 2)) & 15 | (half_at(block, 2) >> (2 * i) & 3 << 4) as u8;
+            let upper = (half_at(block, 2) >> (2 * i)) as u8 & 3;
+            let scale = nibble(block, 4, i) | upper << 4;
             put_u8(unit, 32 + 16 * i, r, scale.wrapping_sub(32));
         }
     },
