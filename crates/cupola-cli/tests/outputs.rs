@@ -35,3 +35,16 @@ fn messages_do_not_command_the_terminal() {
     let done = run(["inspect", "./\u{1b}[2Jnot-there"]).code(1);
     assert!(done.err.contains("[2Jnot-there") && !done.err.contains('\u{1b}'), "{:?}", done.err);
 }
+
+#[test]
+fn a_tokenizer_that_cannot_be_read_is_not_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let (model, out) = (folder.path().join("model"), folder.path().join("out.gguf"));
+    std::fs::create_dir_all(model.join("tokenizer.json")).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        std::fs::copy(common::data("refs/llama").join(file), model.join(file)).unwrap();
+    }
+    let (model, out_name) = (model.to_str().unwrap(), out.to_str().unwrap());
+    run(["quantize", model, out_name, "--type", "F16"]).fails_with(&["tokenizer.json", "a folder, not a file"]);
+    assert!(!out.exists());
+}

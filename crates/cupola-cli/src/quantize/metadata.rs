@@ -202,14 +202,15 @@ pub fn tokenizer(
     out: &mut GgufWriter,
 ) -> Result<bool> {
     let path = folder.join("tokenizer.json");
-    if !path.is_file() {
+    // A link to nothing, a folder or a pipe is no model without a tokenizer, but an error, which loading it gives.
+    if path.symlink_metadata().is_err() {
         out.set("tokenizer.ggml.model", Value::String("none".into()))?;
         return Ok(false);
     }
+    let tokenizer = Tokenizer::from_dir(folder)?;
     let at = || path.display().to_string();
     let json = serde_json::from_slice(&std::fs::read(&path).within(at)?).within(at)?;
     let vocabulary = Vocabulary::new(&json, rows).map_err(|reason| Failure::new(reason).within(at()))?;
-    let tokenizer = Tokenizer::from_dir(folder)?;
     let settings = TokenizerConfig::from_dir(folder)?;
 
     let mut set = |key: &str, value: Value| out.set(&format!("tokenizer.ggml.{key}"), value);

@@ -20,6 +20,7 @@ pub(crate) trait Arithmetic: 'static {
     /// The form of the activations.
     const INPUT: Input;
     /// Whether it uses the BF16 dot product.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const BF16_DOT: bool = false;
 
     /// The sum of no step. `correction` is that of the activations for the group, see [`Input`].

@@ -30,6 +30,7 @@ pub(crate) use scalar::Scalar;
 pub(crate) trait Kernel {
     type Output;
     /// Whether it uses [`Simd::dot_bf16`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const BF16_DOT: bool = false;
     /// Must be `#[inline(always)]`.
     fn run<S: Simd>(self, s: S) -> Self::Output;

@@ -112,6 +112,17 @@ macro_rules! both {
     };
 }
 
+/// What register `i` of a half holds, of whole lines or numbers of 16 rows: both are 0 or 1, which the remainders tell the
+/// compiler, so that no check of a bound is left.
+#[inline(always)]
+fn part<const N: usize>(rows: &[u8], half: usize, i: usize) -> &[u8; N] {
+    &rows.as_chunks().0[2 * (half % 2) + i % 2]
+}
+#[inline(always)]
+fn part_mut(line: &mut Line, half: usize, i: usize) -> &mut [u8; 16] {
+    &mut line.0.as_chunks_mut().0[2 * (half % 2) + i % 2]
+}
+
 type F = [float32x4_t; 2];
 type I = [int32x4_t; 2];
 
@@ -141,12 +152,12 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
     #[inline(always)]
     fn load(self, line: &Line, half: usize) -> F {
-        both!(i => vld1q_f32(line.0[32 * half + 16 * i..][..16].as_ptr().cast()))
+        both!(i => vld1q_f32(part::<16>(&line.0, half, i).as_ptr().cast()))
     }
     #[inline(always)]
     fn store(self, v: F, line: &mut Line, half: usize) {
         for i in 0..2 {
-            unsafe { vst1q_f32(line.0[32 * half + 16 * i..][..16].as_mut_ptr().cast(), v[i]) }
+            unsafe { vst1q_f32(part_mut(line, half, i).as_mut_ptr().cast(), v[i]) }
         }
     }
     #[inline(always)]
@@ -176,12 +187,12 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
     #[inline(always)]
     fn load_i(self, line: &Line, half: usize) -> I {
-        both!(i => vld1q_s32(line.0[32 * half + 16 * i..][..16].as_ptr().cast()))
+        both!(i => vld1q_s32(part::<16>(&line.0, half, i).as_ptr().cast()))
     }
     #[inline(always)]
     fn store_i(self, v: I, line: &mut Line, half: usize) {
         for i in 0..2 {
-            unsafe { vst1q_s32(line.0[32 * half + 16 * i..][..16].as_mut_ptr().cast(), v[i]) }
+            unsafe { vst1q_s32(part_mut(line, half, i).as_mut_ptr().cast(), v[i]) }
         }
     }
     #[inline(always)]
@@ -236,19 +247,19 @@ impl<const DOT: bool> Simd for Neon<DOT> {
 
     #[inline(always)]
     fn f16(self, rows: &[u8; 32], half: usize) -> F {
-        both!(i => vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(rows[16 * half + 8 * i..][..8].as_ptr()))))
+        both!(i => vcvt_f32_f16(vreinterpret_f16_u8(vld1_u8(part::<8>(rows, half, i).as_ptr()))))
     }
     #[inline(always)]
     fn u8(self, rows: &[u8; 16], half: usize) -> I {
         unsafe {
-            let v = vmovl_u8(vld1_u8(rows[8 * half..][..8].as_ptr()));
+            let v = vmovl_u8(vld1_u8(part::<8>(rows, 0, half).as_ptr()));
             [vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(v))), vreinterpretq_s32_u32(vmovl_high_u16(v))]
         }
     }
     #[inline(always)]
     fn i8(self, rows: &[u8; 16], half: usize) -> I {
         unsafe {
-            let v = vmovl_s8(vld1_s8(rows[8 * half..][..8].as_ptr().cast()));
+            let v = vmovl_s8(vld1_s8(part::<8>(rows, 0, half).as_ptr().cast()));
             [vmovl_s16(vget_low_s16(v)), vmovl_high_s16(v)]
         }
     }
