@@ -187,6 +187,8 @@ mod tests {
         for &tier in &tiers {
             assert_eq!(tier.to_string().parse::<Tier>(), Ok(tier));
         }
+        #[cfg(target_arch = "aarch64")]
+        assert!("neon".parse::<Tier>().is_ok(), "every 64-bit ARM processor has NEON");
         let error = "riscv".parse::<Tier>().unwrap_err().to_string();
         assert!(error.contains("riscv") && error.contains("scalar"), "{error}");
     }
