@@ -75,8 +75,8 @@ pub struct DeviceArgs {
     #[arg(long, env = "CUPOLA_EXACT", value_parser = FalseyValueParser::new())]
     pub exact: bool,
 
-    /// Bits to which activations are rounded before they meet weights in blocks. 8 reads prompts faster but may change
-    /// answers; --exact does not round
+    /// Bits to which activations are rounded before they meet weights in blocks. 8 (16 still for the inputs of attention and of
+    /// the last layer, where rounding shows most) reads prompts faster but may change answers; --exact does not round
     #[arg(long, value_name = "16|8", default_value = "16", env = "CUPOLA_ACTIVATIONS", value_parser = parse_activations)]
     pub activations: Activations,
 

@@ -5,12 +5,12 @@ use crate::backend::Shared;
 use crate::cache::Cache;
 use crate::memory::{Buffer, Line, OutOfMemory};
 use crate::ops;
-use crate::products::{self, Job, Matrix, ProductError, Write, products};
+use crate::products::{self, Activations, Job, Matrix, Mode, ProductError, Write, products};
 use crate::values::{Tensor, Tensors, Values};
 use cupola_backend::{BackendError, Executable, HostValues, Segment};
 use cupola_graph::{
     Epilogue, GatedLinear, GraphError, Linear, Linears, MemoryPlan, Norm, Op, Program, Rope, RopeTable, Step, ValueId,
-    VectorId, WeightId,
+    VectorId, WeightId, sensitive,
 };
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -24,6 +24,8 @@ pub(crate) struct Executor {
     shared: Arc<Shared>,
     program: Arc<Program>,
     ops: Range<usize>,
+    /// How the products of each op of the program are computed.
+    modes: Vec<Mode>,
     outputs: Vec<ValueId>,
     /// By [`WeightId`].
     weights: Vec<Option<Arc<Matrix>>>,
@@ -81,11 +83,17 @@ impl Executor {
                 caches[a.layer] = Some(Cache::new(program.kv[a.layer], shared.kv_type));
             }
         }
+        let modes = sensitive(&program).into_iter().map(|sensitive| match shared.mode {
+            Mode::Fast(Activations::Bits8) if sensitive => Mode::Fast(Activations::Bits16),
+            mode => mode,
+        });
+        let modes = modes.collect();
         let values = Values::new(MemoryPlan::new(&program, &program.ops[ops.clone()], &outputs));
         Ok(Executor {
             shared,
             program,
             ops,
+            modes,
             outputs,
             weights: matrices,
             vectors,
@@ -105,6 +113,7 @@ impl Executor {
         let tensors = self.values.all();
         let mut run = Run {
             shared: &self.shared,
+            mode: self.shared.mode,
             program: &self.program,
             weights: &self.weights,
             vectors: &self.vectors,
@@ -114,7 +123,9 @@ impl Executor {
             step,
         };
         run.angles(&self.program.ops[self.ops.clone()])?;
-        for (op, loads) in self.program.ops[self.ops.clone()].iter().zip(&self.loads) {
+        let ops = self.ops.clone();
+        for ((op, mode), loads) in self.program.ops[ops.clone()].iter().zip(&self.modes[ops]).zip(&self.loads) {
+            run.mode = *mode;
             for &id in loads {
                 run.load(id, host)?;
             }
@@ -212,6 +223,8 @@ impl From<ProductError> for Failure {
 /// One step.
 struct Run<'a> {
     shared: &'a Shared,
+    /// How the current op is computed.
+    mode: Mode,
     program: &'a Program,
     weights: &'a [Option<Arc<Matrix>>],
     vectors: &'a [Vec<f32>],
@@ -288,7 +301,7 @@ impl<'a> Run<'a> {
                 let cache = self.caches[a.layer]
                     .as_mut()
                     .expect("every attention of the segment has a cache since it was compiled");
-                let mode = (&self.shared.pool, tier, self.shared.mode);
+                let mode = (&self.shared.pool, tier, self.mode);
                 attention(mode, a, cache, self.step.spans, &operands, &mut self.scratch.attention)?;
             }
             Op::Glu { gate, up, activation, out } => {
@@ -407,8 +420,8 @@ impl<'a> Run<'a> {
     }
 
     fn products(&mut self, x: Tensor<'_>, jobs: &mut [Job<'_>]) -> Result<(), Failure> {
-        let Shared { pool, tier, mode, .. } = self.shared;
-        products(pool, *tier, *mode, unsafe { x.read() }, x.rows, jobs, &mut self.scratch.products)?;
+        let Shared { pool, tier, .. } = self.shared;
+        products(pool, *tier, self.mode, unsafe { x.read() }, x.rows, jobs, &mut self.scratch.products)?;
         Ok(())
     }
 

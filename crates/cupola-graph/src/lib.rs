@@ -15,6 +15,7 @@ mod plan;
 mod print;
 mod program;
 mod rope;
+mod sensitive;
 mod state;
 mod step;
 
@@ -25,5 +26,6 @@ pub use op::{Activation, Attention, Epilogue, GatedLinear, Linear, Linears, Norm
 pub use plan::{Buffer, MemoryPlan};
 pub use program::{Program, Rows, Value, ValueId, Vector, VectorId, Weight, WeightId};
 pub use rope::{LongRope, RopeTable};
+pub use sensitive::sensitive;
 pub use state::{BLOCK_TOKENS, KvLayer, KvType};
 pub use step::{Span, Step};
