@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// A format for all matrices, or one of llama.cpp's mixtures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// Every matrix in one format, embeddings and output included.
+    /// Every matrix in one format, but the output in at least Q6_K: every logit passes through it.
     Plain(Format),
     /// Most matrices in one K format, the most sensitive ones in a larger one.
     Mix(Mix),
@@ -92,19 +92,25 @@ impl Target {
     /// The format for a matrix, by its GGUF name. `layers` is the model's number of layers, `tied` whether the
     /// embedding matrix is the output matrix too.
     pub fn format(self, name: &str, layers: usize, tied: bool) -> Format {
+        let is_output = name == "output.weight" || (tied && name == "token_embd.weight");
         match self {
+            Target::Plain(format) if is_output && bits(format) < bits(Format::Q6_K) => Format::Q6_K,
             Target::Plain(format) => format,
-            Target::Mix(mix) => mix.format(name, layers, tied),
+            Target::Mix(_) if is_output => Format::Q6_K,
+            Target::Mix(mix) => mix.format(name, layers),
         }
     }
 }
 
+/// Bits of a value.
+fn bits(format: Format) -> f64 {
+    let layout = format.layout();
+    8.0 * layout.bytes as f64 / layout.block as f64
+}
+
 impl Mix {
-    fn format(self, name: &str, layers: usize, tied: bool) -> Format {
+    fn format(self, name: &str, layers: usize) -> Format {
         use Format::{Q3_K, Q4_K, Q5_K, Q6_K};
-        if name == "output.weight" || (tied && name == "token_embd.weight") {
-            return Q6_K;
-        }
         let (layer, role) = layer_and_role(name).unwrap_or((0, ""));
         let more = || more_bits(layer, layers);
         match (self, role) {
@@ -206,6 +212,20 @@ mod tests {
         assert_eq!(f(Mix::Q4_K_S, "blk.4.ffn_down.weight", false), Format::Q4_K);
         assert_eq!(f(Mix::Q3_K_M, "blk.1.ffn_down.weight", false), Format::Q5_K);
         assert_eq!(f(Mix::Q3_K_M, "blk.2.attn_output.weight", false), Format::Q4_K);
+    }
+
+    #[test]
+    fn the_output_keeps_at_least_six_bits() {
+        let f = |format, name, tied| Target::Plain(format).format(name, 32, tied);
+        for format in [Format::Q4_0, Format::Q5_1, Format::Q2_K, Format::MXFP4, Format::TQ1_0] {
+            assert_eq!(f(format, "output.weight", false), Format::Q6_K);
+            assert_eq!(f(format, "token_embd.weight", true), Format::Q6_K);
+            assert_eq!(f(format, "token_embd.weight", false), format);
+            assert_eq!(f(format, "blk.0.ffn_up.weight", true), format);
+        }
+        for format in [Format::Q6_K, Format::Q8_0, Format::BF16, Format::F32] {
+            assert_eq!(f(format, "output.weight", false), format);
+        }
     }
 
     #[test]
