@@ -11,7 +11,7 @@ use crate::simd::Simd;
 pub(crate) trait Arithmetic: 'static {
     /// Inputs of a step.
     const INPUTS: usize;
-    /// Inputs of a group: 32 or 16.
+    /// Inputs of a group: 32, 16 or 8.
     const GROUP: usize;
     /// Whether groups have scales (of weights and of activations).
     const SCALED: bool;
@@ -19,6 +19,9 @@ pub(crate) trait Arithmetic: 'static {
     const MIN: bool;
     /// The form of the activations.
     const INPUT: Input;
+    /// Sums that the mat-vec keeps of a group, of steps `i` with the same `i % CHAINS`, so that none waits for the one before. 1 for
+    /// floats, whose order of summation counts.
+    const CHAINS: usize = 1;
     /// Whether it uses the BF16 dot product.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const BF16_DOT: bool = false;
@@ -27,6 +30,11 @@ pub(crate) trait Arithmetic: 'static {
     fn start<S: Simd>(s: S, correction: u32) -> S::I;
     /// Adds one step.
     fn step<S: Simd>(s: S, sum: S::I, w: S::I, x: S::I) -> S::I;
+    /// The sum of a group, from those of its chains: the first begins with [`Arithmetic::start`], the other with zero.
+    #[inline(always)]
+    fn join<S: Simd>(s: S, chains: [S::I; 2]) -> S::I {
+        if Self::CHAINS == 2 { s.add_i(chains[0], chains[1]) } else { chains[0] }
+    }
     /// The sum of a group as floats.
     fn total<S: Simd>(s: S, sum: S::I) -> S::F;
 }
@@ -36,7 +44,7 @@ pub(crate) trait Arithmetic: 'static {
 pub(crate) enum Input {
     /// Integers from -127 to 127, with one scale for each 32.
     Int8,
-    /// Integers from -32767 to 32767, likewise, in pairs.
+    /// Integers from -32639 to 32639, likewise, in pairs or as two bytes (see [`Simd::PLANES`]).
     Int16,
     /// Rounded to BF16, in pairs.
     Bf16,
@@ -53,6 +61,7 @@ impl<const GROUP: usize, const MIN: bool, const CENTRED: bool> Arithmetic for Co
     const SCALED: bool = true;
     const MIN: bool = MIN;
     const INPUT: Input = Input::Int8;
+    const CHAINS: usize = 2;
 
     #[inline(always)]
     fn start<S: Simd>(s: S, correction: u32) -> S::I {
@@ -69,7 +78,7 @@ impl<const GROUP: usize, const MIN: bool, const CENTRED: bool> Arithmetic for Co
     }
 }
 
-/// Codes of up to 8 bits as 16-bit integers, multiplied with 16-bit integers. The largest sums, 32 * 255 * 32767, take 28 bits.
+/// Codes of up to 8 bits as 16-bit integers, multiplied with 16-bit integers. The largest sums, 32 * 255 * 32639, take 28 bits.
 pub(crate) struct Pairs<const GROUP: usize, const MIN: bool>;
 
 impl<const GROUP: usize, const MIN: bool> Arithmetic for Pairs<GROUP, MIN> {
@@ -78,6 +87,7 @@ impl<const GROUP: usize, const MIN: bool> Arithmetic for Pairs<GROUP, MIN> {
     const SCALED: bool = true;
     const MIN: bool = MIN;
     const INPUT: Input = Input::Int16;
+    const CHAINS: usize = 2;
 
     #[inline(always)]
     fn start<S: Simd>(s: S, correction: u32) -> S::I {
@@ -85,7 +95,11 @@ impl<const GROUP: usize, const MIN: bool> Arithmetic for Pairs<GROUP, MIN> {
     }
     #[inline(always)]
     fn step<S: Simd>(s: S, sum: S::I, w: S::I, x: S::I) -> S::I {
-        s.dot_pairs(sum, w, x)
+        if S::PLANES { s.dot(sum, w, x) } else { s.dot_pairs(sum, w, x) }
+    }
+    #[inline(always)]
+    fn join<S: Simd>(s: S, [low, high]: [S::I; 2]) -> S::I {
+        s.add_i(low, if S::PLANES { s.shl(high, 8) } else { high })
     }
     #[inline(always)]
     fn total<S: Simd>(s: S, sum: S::I) -> S::F {
@@ -98,7 +112,8 @@ pub(crate) struct Float;
 
 impl Arithmetic for Float {
     const INPUTS: usize = 1;
-    const GROUP: usize = 32;
+    // Short, so that no sum waits long for the one before.
+    const GROUP: usize = 8;
     const SCALED: bool = false;
     const MIN: bool = false;
     const INPUT: Input = Input::F32;

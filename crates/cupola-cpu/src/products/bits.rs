@@ -11,6 +11,9 @@ use crate::simd::Simd;
 pub(crate) trait Bits {
     /// Lines of a block.
     const LINES: usize;
+    /// The quads are not read line by line, as the processor's prefetcher expects: with its help alone a product reads half as fast
+    /// (Zen 4). It follows prefetches of the next block's lines in order; where it needs none, they cost 10 %.
+    const JUMPS: bool = false;
     /// Writes the eight quads of row `r`.
     fn put(quads: &[u32; 8], r: usize, block: &mut [Line]);
     /// Quad `i` of all rows.
@@ -123,6 +126,7 @@ pub(crate) struct Bits3;
 
 impl Bits for Bits3 {
     const LINES: usize = 3;
+    const JUMPS: bool = true;
     #[inline(always)]
     fn put(quads: &[u32; 8], r: usize, block: &mut [Line]) {
         Bits2::put(quads, r, &mut block[..2]);
@@ -139,6 +143,7 @@ pub(crate) struct Bits5;
 
 impl Bits for Bits5 {
     const LINES: usize = 5;
+    const JUMPS: bool = true;
     #[inline(always)]
     fn put(quads: &[u32; 8], r: usize, block: &mut [Line]) {
         Bits4::put(quads, r, &mut block[..4]);
@@ -155,6 +160,7 @@ pub(crate) struct Bits6;
 
 impl Bits for Bits6 {
     const LINES: usize = 6;
+    const JUMPS: bool = true;
     #[inline(always)]
     fn put(quads: &[u32; 8], r: usize, block: &mut [Line]) {
         Bits4::put(quads, r, &mut block[..4]);

@@ -2,7 +2,6 @@
 
 use super::activations::{Part, Prepared};
 use super::arithmetic::{Arithmetic, Input};
-use super::exact::prefetch;
 use super::formats::Packed;
 use super::matrix::Matrix;
 use super::output::Output;
@@ -75,7 +74,12 @@ impl<C: Packed> Kernel for MatVec<'_, C> {
             for (u, unit) in self.matrix.panel(p).chunks_exact(C::LINES).enumerate() {
                 let x = inputs.slice::<C::Arithmetic>(1, u * C::UNIT, C::UNIT);
                 for b in 0..C::UNIT / 32 {
-                    prefetch::<S, C>(s, unit, b);
+                    if C::JUMPS {
+                        let next = C::STRIPE + (b + 1) * C::BLOCK;
+                        for line in 0..C::BLOCK {
+                            s.prefetch(&unit[0], next + line);
+                        }
+                    }
                     for half in 0..S::HALVES {
                         total[half] = add_block::<S, C>(s, unit, half, b, x, total[half]);
                     }
@@ -99,7 +103,7 @@ macro_rules! unrolled {
     };
     ($i:ident in $($at:literal)*, below $n:expr => $body:expr) => {
         $(if $at < $n {
-            let $i = $at;
+            let $i: usize = $at;
             $body
         })*
     };
@@ -110,16 +114,14 @@ macro_rules! unrolled {
 fn add_block<S: Simd, C: Packed>(s: S, unit: &[Line], half: usize, b: usize, x: Inputs<'_>, mut total: S::F) -> S::F {
     let (steps, groups) = (32 / C::Arithmetic::INPUTS, 32 / C::Arithmetic::GROUP);
     let words: &[u32] = &x.steps[b * steps..][..steps];
-    unrolled!(g in 0 1, below groups => {
+    unrolled!(g in 0 1 2 3, below groups => {
         let correction = if C::Arithmetic::SCALED { x.corrections[b * groups + g] } else { 0 };
-        let mut sum = C::Arithmetic::start(s, correction);
-        for start in (g * steps / groups..(g + 1) * steps / groups).step_by(16) {
-            unrolled!(i < steps / groups => {
-                let i = start + i;
-                sum = C::Arithmetic::step(s, sum, C::step(s, unit, half, b, i), s.splat_i(words[i]));
-            });
-        }
-        let sum = C::Arithmetic::total(s, sum);
+        let mut sums = [C::Arithmetic::start(s, correction), s.splat_i(0)];
+        unrolled!(i < steps / groups => {
+            let (i, chain) = (g * steps / groups + i, i % C::Arithmetic::CHAINS);
+            sums[chain] = C::Arithmetic::step(s, sums[chain], C::step(s, unit, half, b, i), s.splat_i(words[i]));
+        });
+        let sum = C::Arithmetic::total(s, C::Arithmetic::join(s, sums));
         let group = b * groups + g;
         if C::Arithmetic::SCALED {
             let scale = C::scale(s, unit, half, group);
@@ -135,7 +137,13 @@ fn add_block<S: Simd, C: Packed>(s: S, unit: &[Line], half: usize, b: usize, x: 
     total
 }
 
-/// Steps of a pass of the tiled product: two panels of unpacked weights then take 16 KiB, half of the smallest L1 cache.
+/// Steps that share weights as the tiled product unpacks them: one for each byte of the activations.
+#[inline(always)]
+fn planes<S: Simd, A: Arithmetic>() -> usize {
+    if S::PLANES && matches!(A::INPUT, Input::Int16) { 2 } else { 1 }
+}
+
+/// Unpacked steps of a pass of the tiled product: two panels of unpacked weights then take 16 KiB, half of the smallest L1 cache.
 const PASS: usize = 128;
 /// Rows of activations for which sums of a panel are kept from pass to pass.
 pub(crate) const FAST_ROWS: usize = 768;
@@ -170,7 +178,7 @@ impl<C: Packed> Kernel for Product<'_, C> {
         let (codes, rest) = self.work.split_at_mut(PASS * panels);
         let (scales, rest) = rest.split_at_mut(4 * PASS / 16 * panels);
         let (mins, sums) = rest.split_at_mut(4 * PASS / 16 * panels);
-        let pass = PASS * C::Arithmetic::INPUTS;
+        let pass = PASS * C::Arithmetic::INPUTS * planes::<S, C::Arithmetic>();
         let k = self.matrix.panel_lines() / C::LINES * C::UNIT;
         for k0 in (0..k).step_by(pass) {
             let len = pass.min(k - k0);
@@ -238,7 +246,8 @@ fn unpack<S: Simd, C: Packed>(
     scales: &mut [Line],
     mins: &mut [Line],
 ) {
-    let (steps, groups) = (32 / C::Arithmetic::INPUTS, 32 / C::Arithmetic::GROUP);
+    let planes = planes::<S, C::Arithmetic>();
+    let (steps, groups) = (32 / C::Arithmetic::INPUTS / planes, 32 / C::Arithmetic::GROUP);
     for b in 0..C::UNIT / 32 {
         let block = k / 32 + b;
         let codes = &mut codes[block * steps * panels..][..steps * panels];
@@ -246,7 +255,7 @@ fn unpack<S: Simd, C: Packed>(
             for start in (0..steps).step_by(16) {
                 unrolled!(i < steps => {
                     let i = start + i;
-                    s.store_i(C::step(s, unit, half, b, i), &mut codes[i * panels + r], half);
+                    s.store_i(C::step(s, unit, half, b, i * planes), &mut codes[i * panels + r], half);
                 });
             }
             if C::Arithmetic::SCALED {
@@ -286,7 +295,8 @@ impl<A: Arithmetic, const T: usize> Kernel for Tile<'_, A, T> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let panels = S::COLUMNS / S::HALVES;
-        let steps = A::GROUP / A::INPUTS;
+        let planes = planes::<S, A>();
+        let steps = A::GROUP / A::INPUTS / planes;
         let mut total = [[s.splat(0.0); T]; MAX_COLUMNS];
         if !self.first {
             for t in 0..T {
@@ -297,27 +307,19 @@ impl<A: Arithmetic, const T: usize> Kernel for Tile<'_, A, T> {
         }
         for g in 0..self.groups {
             let codes = &self.codes[g * steps * panels..][..steps * panels];
-            let x = &self.x.steps[g * steps * T..][..steps * T];
+            let x = &self.x.steps[g * steps * planes * T..][..steps * planes * T];
             let corrections: &[u32] = if A::SCALED { &self.x.corrections[g * T..][..T] } else { &[0; T] };
             let mut sum = [[s.splat_i(0); T]; MAX_COLUMNS];
+            if planes == 2 {
+                sum = add_steps::<S, A, T>(s, sum, codes, &x[T..], planes);
+            }
             for t in 0..T {
                 let start = A::start(s, corrections[t]);
                 for c in 0..S::COLUMNS {
-                    sum[c][t] = start;
+                    sum[c][t] = if planes == 2 { A::join(s, [start, sum[c][t]]) } else { start };
                 }
             }
-            for i in 0..steps {
-                let mut w = [s.splat_i(0); MAX_COLUMNS];
-                for c in 0..S::COLUMNS {
-                    w[c] = s.load_i(&codes[i * panels + c / S::HALVES], c % S::HALVES);
-                }
-                for t in 0..T {
-                    let x = s.splat_i(x[i * T + t]);
-                    for c in 0..S::COLUMNS {
-                        sum[c][t] = A::step(s, sum[c][t], w[c], x);
-                    }
-                }
-            }
+            sum = add_steps::<S, A, T>(s, sum, codes, x, planes);
             if !A::SCALED {
                 for t in 0..T {
                     for c in 0..S::COLUMNS {
@@ -349,4 +351,29 @@ impl<A: Arithmetic, const T: usize> Kernel for Tile<'_, A, T> {
             }
         }
     }
+}
+
+/// Adds the steps of a group, each with one of the `planes` of the activations.
+#[inline(always)]
+fn add_steps<S: Simd, A: Arithmetic, const T: usize>(
+    s: S,
+    mut sum: [[S::I; T]; MAX_COLUMNS],
+    codes: &[Line],
+    x: &[u32],
+    planes: usize,
+) -> [[S::I; T]; MAX_COLUMNS] {
+    let panels = S::COLUMNS / S::HALVES;
+    for i in 0..codes.len() / panels {
+        let mut w = [s.splat_i(0); MAX_COLUMNS];
+        for c in 0..S::COLUMNS {
+            w[c] = s.load_i(&codes[i * panels + c / S::HALVES], c % S::HALVES);
+        }
+        for t in 0..T {
+            let x = s.splat_i(x[i * planes * T + t]);
+            for c in 0..S::COLUMNS {
+                sum[c][t] = A::step(s, sum[c][t], w[c], x);
+            }
+        }
+    }
+    sum
 }

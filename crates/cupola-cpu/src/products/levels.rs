@@ -67,6 +67,7 @@ pub(crate) struct Levels<B, T>(PhantomData<(B, T)>);
 
 impl<B: Bits, T: Table> Bits for Levels<B, T> {
     const LINES: usize = B::LINES;
+    const JUMPS: bool = B::JUMPS;
     #[inline(always)]
     fn put(quads: &[u32; 8], r: usize, block: &mut [Line]) {
         B::put(quads, r, block);

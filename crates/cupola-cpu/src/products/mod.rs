@@ -50,7 +50,7 @@ pub enum Mode {
     /// then fold by 16, 8, 4, 2 and 1.
     Exact,
     /// Weights in blocks: activations are rounded to integers of 16 or 8 bits with one scale for each 32, the largest
-    /// magnitude over 32767 or 127. That changes `y` by at most `sum(|w_i| * d_i / 2)`, `d_i` being the scale of input
+    /// magnitude over 32639 or 127. That changes `y` by at most `sum(|w_i| * d_i / 2)`, `d_i` being the scale of input
     /// `i`'s block; blocks below 1e-34 count as zeros.
     /// BF16 weights and 8 bits, where the processor multiplies BF16: activations are rounded to BF16, which changes `y`
     /// by at most `sum(|w_i * x_i|) / 256`. Other floats: f32 activations. To these errors comes that of summing in f32.

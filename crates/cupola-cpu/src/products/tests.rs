@@ -175,7 +175,7 @@ fn rounded(format: Format, tier: Tier, to: Activations, x: &[f32]) -> (Vec<f32>,
         }
         return (x.to_vec(), vec![0.0; x.len()]);
     }
-    let largest = if to == Activations::Bits8 { 127.0f32 } else { 32767.0 };
+    let largest = if to == Activations::Bits8 { 127.0f32 } else { 32639.0 };
     let (mut values, mut bounds) = (Vec::new(), Vec::new());
     for block in x.chunks(32) {
         let top = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));

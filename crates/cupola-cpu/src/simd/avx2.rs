@@ -137,6 +137,10 @@ impl Simd for Avx2 {
         unsafe { _mm256_store_si256(line.0[32 * half..][..32].as_mut_ptr().cast(), v) }
     }
     #[inline(always)]
+    fn add_i(self, a: __m256i, b: __m256i) -> __m256i {
+        unsafe { _mm256_add_epi32(a, b) }
+    }
+    #[inline(always)]
     fn sub_bytes(self, a: __m256i, b: __m256i) -> __m256i {
         unsafe { _mm256_sub_epi8(a, b) }
     }
@@ -249,7 +253,11 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &Line, bytes: usize) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().wrapping_add(bytes).cast()) }
+    fn prefetch(self, line: &Line, lines: usize) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *line).wrapping_add(lines).cast()) }
+    }
+    #[inline(always)]
+    fn prefetch_far(self, line: &Line, lines: usize) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>((&raw const *line).wrapping_add(lines).cast()) }
     }
 }

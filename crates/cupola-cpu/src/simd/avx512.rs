@@ -61,6 +61,7 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     const EXACT_TILE: usize = 6;
     const EXACT_LANES: usize = 8;
     const CENTRED: bool = false;
+    const PLANES: bool = true;
     type F = __m512;
     type I = __m512i;
 
@@ -113,6 +114,10 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     #[inline(always)]
     fn store_i(self, v: __m512i, line: &mut Line, _: usize) {
         unsafe { _mm512_store_si512(line.0.as_mut_ptr().cast(), v) }
+    }
+    #[inline(always)]
+    fn add_i(self, a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
     fn sub_bytes(self, a: __m512i, b: __m512i) -> __m512i {
@@ -204,28 +209,26 @@ impl<const BF16: bool> Simd for Avx512<BF16> {
     }
     #[inline(always)]
     fn quantise16(self, x: &[f32; 32]) -> Quantised<16> {
-        // Where each pair's halves lie in the 64 halves of both vectors, of which the odd ones only hold signs.
-        const ORDER: [u16; 32] = {
-            let mut order = [0; 32];
-            let mut i = 0;
-            while i < 32 {
-                // The quad starts at integer i / 4 * 4; its integers follow as 0 2 1 3.
-                order[i] = 2 * (i / 4 * 4 + [0, 2, 1, 3][i % 4]) as u16;
-                i += 1;
-            }
-            order
-        };
         let mut words = [0; 16];
         unsafe {
             let (q, scale) = round(x, MAX16);
-            let pairs = _mm512_permutex2var_epi16(q[0], _mm512_loadu_si512(ORDER.as_ptr().cast()), q[1]);
-            _mm512_storeu_si512(words.as_mut_ptr().cast(), pairs);
+            for (out, q) in words.as_chunks_mut::<8>().0.iter_mut().zip(q) {
+                let low = _mm512_cvtepi32_epi8(q);
+                // To nearest, as the low bytes are signed.
+                let high = _mm512_cvtepi32_epi8(_mm512_srai_epi32::<8>(_mm512_add_epi32(q, _mm512_set1_epi32(128))));
+                _mm_storeu_si128(out.as_mut_ptr().cast(), _mm_unpacklo_epi32(low, high));
+                _mm_storeu_si128(out[4..].as_mut_ptr().cast(), _mm_unpackhi_epi32(low, high));
+            }
             Quantised { words, scale, sums: [_mm512_reduce_add_epi32(q[0]), _mm512_reduce_add_epi32(q[1])] }
         }
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &Line, bytes: usize) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.0.as_ptr().wrapping_add(bytes).cast()) }
+    fn prefetch(self, line: &Line, lines: usize) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>((&raw const *line).wrapping_add(lines).cast()) }
+    }
+    #[inline(always)]
+    fn prefetch_far(self, line: &Line, lines: usize) {
+        unsafe { _mm_prefetch::<_MM_HINT_T1>((&raw const *line).wrapping_add(lines).cast()) }
     }
 }

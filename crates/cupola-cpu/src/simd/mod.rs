@@ -53,6 +53,9 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     /// The instruction behind [`Simd::dot`] cannot take the upper half of the unsigned bytes: [`Simd::dot_centred`] takes
     /// codes of offset 128 as signed bytes then, and needs no correction for the offset.
     const CENTRED: bool;
+    /// 16-bit activations are multiplied as 256 times a high and a low byte, by [`Simd::dot`] with the same codes, which
+    /// then need not be taken apart. Else in pairs, by [`Simd::dot_pairs`].
+    const PLANES: bool = false;
 
     /// `f32` lanes.
     type F: Copy;
@@ -88,6 +91,8 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     fn splat_i(self, v: u32) -> Self::I;
     fn load_i(self, line: &Line, half: usize) -> Self::I;
     fn store_i(self, v: Self::I, line: &mut Line, half: usize);
+    /// 32-bit lanes, wrapping.
+    fn add_i(self, a: Self::I, b: Self::I) -> Self::I;
     /// Byte by byte, wrapping.
     fn sub_bytes(self, a: Self::I, b: Self::I) -> Self::I;
     fn and(self, a: Self::I, b: Self::I) -> Self::I;
@@ -122,7 +127,8 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
     fn i8(self, rows: &[u8; 16], half: usize) -> Self::I;
 
     /// Adds to each lane the sum of the products of its four unsigned bytes of `codes` (at most 127 each if
-    /// [`Simd::CENTRED`]) with the four signed bytes of `x` (-127 to 127).
+    /// [`Simd::CENTRED`]) with the four signed bytes of `x` (-127 to 127 if
+    /// [`Simd::CENTRED`]).
     fn dot(self, acc: Self::I, codes: Self::I, x: Self::I) -> Self::I;
     /// The same with `codes - 128` as signed bytes; only called if [`Simd::CENTRED`].
     fn dot_centred(self, acc: Self::I, codes: Self::I, x: Self::I) -> Self::I;
@@ -142,8 +148,10 @@ pub(crate) trait Simd: crate::lanes::Lanes + Send + Sync + 'static {
         quantise::quantise16(x)
     }
 
-    /// Asks for memory `bytes` after the given line, whether or not there is any.
-    fn prefetch(self, line: &Line, bytes: usize);
+    /// Asks for the line `lines` after the given one, whether or not there is one, in the first cache.
+    fn prefetch(self, line: &Line, lines: usize);
+    /// The same in the second cache.
+    fn prefetch_far(self, line: &Line, lines: usize);
 }
 
 /// The most columns of a tile.

@@ -196,6 +196,10 @@ impl<const DOT: bool> Simd for Neon<DOT> {
         }
     }
     #[inline(always)]
+    fn add_i(self, a: I, b: I) -> I {
+        both!(i => vaddq_s32(a[i], b[i]))
+    }
+    #[inline(always)]
     fn sub_bytes(self, a: I, b: I) -> I {
         both!(i => vreinterpretq_s32_s8(vsubq_s8(vreinterpretq_s8_s32(a[i]), vreinterpretq_s8_s32(b[i]))))
     }
@@ -320,9 +324,15 @@ impl<const DOT: bool> Simd for Neon<DOT> {
     }
 
     #[inline(always)]
-    fn prefetch(self, line: &Line, bytes: usize) {
-        let address = line.0.as_ptr().wrapping_add(bytes);
+    fn prefetch(self, line: &Line, lines: usize) {
+        let address = (&raw const *line).wrapping_add(lines);
         // A hint, which takes any address. The intrinsic is not stable yet.
         unsafe { asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
+    }
+    #[inline(always)]
+    fn prefetch_far(self, line: &Line, lines: usize) {
+        let address = (&raw const *line).wrapping_add(lines);
+        // As above.
+        unsafe { asm!("prfm pldl2keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags)) }
     }
 }

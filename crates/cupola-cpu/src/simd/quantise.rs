@@ -2,13 +2,14 @@
 
 /// 32 activations as integers: `x` is about `scale * integer`, with an error of at most `scale / 2` (and rounding).
 ///
-/// The scale is the largest magnitude over 127 or 32767. A block below 1e-34 counts as zeros, since its scale has no inverse; one
+/// The scale is the largest magnitude over 127 or 32639. A block below 1e-34 counts as zeros, since its scale has no inverse; one
 /// with an infinity or a NaN gets the scale NaN, so that all its products are NaN.
 #[derive(Debug)]
 pub(crate) struct Quantised<const WORDS: usize> {
     /// The integers in the order of the products. 8 words: word `i` has integers `4i..4i + 4`, a byte each. 16 words: word
     /// `2i` has integers `4i` and `4i + 2`, word `2i + 1` has `4i + 1` and `4i + 3`, as
-    /// [`Simd::even_bytes`](super::Simd::even_bytes) and `odd_bytes` take weights apart.
+    /// [`Simd::even_bytes`](super::Simd::even_bytes) and `odd_bytes` take weights apart; if
+    /// [`Simd::PLANES`](super::Simd::PLANES), word `2i` has the low and word `2i + 1` the high bytes of integers `4i..4i + 4`.
     pub words: [u32; WORDS],
     pub scale: f32,
     /// Sums of the first and last 16 integers.
@@ -17,7 +18,8 @@ pub(crate) struct Quantised<const WORDS: usize> {
 
 /// The largest integers.
 pub(super) const MAX8: f32 = 127.0;
-pub(super) const MAX16: f32 = 32767.0;
+/// 127 * 256 + 127, so that both bytes are signed.
+pub(super) const MAX16: f32 = 32639.0;
 
 /// Scale and its inverse for a block, given the greatest bits of its magnitudes: as integers magnitudes have the order of their values, and
 /// NaN is greatest.
@@ -71,7 +73,7 @@ fn pack(low: i32, high: i32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::{Kernel, Simd};
+    use crate::simd::{Kernel, Scalar, Simd};
     use crate::tier::Tier;
 
     struct Quantise8<'a>(&'a [f32; 32]);
@@ -85,10 +87,20 @@ mod tests {
         }
     }
     impl Kernel for Quantise16<'_> {
-        type Output = Quantised<16>;
+        type Output = Block;
         #[inline(always)]
-        fn run<S: Simd>(self, s: S) -> Quantised<16> {
-            s.quantise16(self.0)
+        fn run<S: Simd>(self, s: S) -> Block {
+            let q = s.quantise16(self.0);
+            let code = |k: usize| {
+                let words = [0, 1].map(|i| q.words[k / 4 * 2 + i].to_le_bytes());
+                if S::PLANES {
+                    i32::from(words[0][k % 4] as i8) + 256 * i32::from(words[1][k % 4] as i8)
+                } else {
+                    let at = k % 4 / 2 * 2;
+                    i32::from(i16::from_le_bytes([words[k % 2][at], words[k % 2][at + 1]]))
+                }
+            };
+            Block { codes: (0..32).map(code).collect(), scale: q.scale, sums: q.sums }
         }
     }
 
@@ -101,26 +113,18 @@ mod tests {
 
     /// With 8 and 16 bits, on all tiers, which must agree.
     fn on_all_tiers(x: &[f32; 32]) -> [Block; 2] {
-        let (q8, q16) = (quantise8(x), quantise16(x));
+        let (q8, q16) = (quantise8(x), Quantise16(x).run(Scalar));
         for tier in Tier::available() {
             let (other8, other16) = (tier.run(Quantise8(x)), tier.run(Quantise16(x)));
             assert_eq!(other8.scale.to_bits(), q8.scale.to_bits(), "{tier}");
             assert_eq!(other16.scale.to_bits(), q16.scale.to_bits(), "{tier}");
             if !q8.scale.is_nan() {
                 assert_eq!((other8.words, other8.sums), (q8.words, q8.sums), "{tier}");
-                assert_eq!((other16.words, other16.sums), (q16.words, q16.sums), "{tier}");
+                assert_eq!((&other16.codes, other16.sums), (&q16.codes, q16.sums), "{tier}");
             }
         }
         let codes8 = q8.words.iter().flat_map(|w| w.to_le_bytes()).map(|c| i32::from(c as i8)).collect();
-        let halves = |w: u32| [i32::from(w as i16), i32::from((w >> 16) as i16)];
-        let codes16 = q16.words.chunks(2).flat_map(|w| {
-            let ([a, c], [b, d]) = (halves(w[0]), halves(w[1]));
-            [a, b, c, d]
-        });
-        [
-            Block { codes: codes8, scale: q8.scale, sums: q8.sums },
-            Block { codes: codes16.collect(), scale: q16.scale, sums: q16.sums },
-        ]
+        [Block { codes: codes8, scale: q8.scale, sums: q8.sums }, q16]
     }
 
     #[test]
@@ -133,11 +137,11 @@ mod tests {
         assert_eq!(q.codes[..6], [127, -127, 0, 2, -2, 3]);
         assert_eq!(q.sums, [3, 9]);
 
-        x[0] = 32767.0;
+        x[0] = 32639.0;
         let [_, q] = on_all_tiers(&x);
         assert_eq!(q.scale, 1.0);
-        assert_eq!(q.codes[..6], [32767, -127, 0, 2, -2, 3]);
-        assert_eq!(q.sums, [32643, 9]);
+        assert_eq!(q.codes[..6], [32639, -127, 0, 2, -2, 3]);
+        assert_eq!(q.sums, [32515, 9]);
     }
 
     #[test]
@@ -146,7 +150,7 @@ mod tests {
             for sign in [1.0, -1.0] {
                 let mut x: [f32; 32] = std::array::from_fn(|k| (k as f32 - 11.0) / 16.0);
                 x[i] = 50.0 * sign;
-                for (q, largest) in on_all_tiers(&x).iter().zip([127.0, 32767.0]) {
+                for (q, largest) in on_all_tiers(&x).iter().zip([127.0, 32639.0]) {
                     assert_eq!((q.scale, q.codes[i]), (50.0 / largest, (largest * sign) as i32));
                     assert_eq!(q.sums, [0, 1].map(|h| q.codes[16 * h..][..16].iter().sum::<i32>()));
                     for (code, x) in q.codes.iter().zip(&x) {
@@ -163,7 +167,7 @@ mod tests {
         let tiny = on_all_tiers(&[f32::MIN_POSITIVE / 8.0; 32]);
         assert!(tiny.iter().all(|q| (q.scale, q.sums) == (0.0, [0, 0])));
         for size in [f32::MAX, 1.1e-34] {
-            for (q, largest) in on_all_tiers(&[size; 32]).iter().zip([127, 32767]) {
+            for (q, largest) in on_all_tiers(&[size; 32]).iter().zip([127, 32639]) {
                 assert!(q.scale.is_finite() && q.codes.iter().all(|&c| c == largest));
             }
         }

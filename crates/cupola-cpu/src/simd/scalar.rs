@@ -95,6 +95,10 @@ impl Simd for Scalar {
         *line.floats_mut() = v.map(f32::from_bits);
     }
     #[inline(always)]
+    fn add_i(self, a: I, b: I) -> I {
+        each_i(a, |i, v| v.wrapping_add(b[i]))
+    }
+    #[inline(always)]
     fn sub_bytes(self, a: I, b: I) -> I {
         each_i(a, |i, v| {
             let (v, w) = (v.to_ne_bytes(), b[i].to_ne_bytes());
@@ -183,4 +187,6 @@ impl Simd for Scalar {
 
     #[inline(always)]
     fn prefetch(self, _: &Line, _: usize) {}
+    #[inline(always)]
+    fn prefetch_far(self, _: &Line, _: usize) {}
 }

@@ -25,6 +25,8 @@ pub(crate) trait Packed: 'static {
     const STRIPE: usize;
     /// Lines of the codes of 32 inputs.
     const BLOCK: usize;
+    /// See [`Bits::JUMPS`](super::bits::Bits::JUMPS).
+    const JUMPS: bool = false;
     /// Lines of a unit.
     const LINES: usize = Self::STRIPE + Self::UNIT / 32 * Self::BLOCK;
     /// What is subtracted from a code.
@@ -43,7 +45,8 @@ pub(crate) trait Packed: 'static {
     }
 }
 
-/// Codes of a format, read as pairs of 16-bit integers.
+/// Codes of a format, read as pairs of 16-bit integers; if [`Simd::PLANES`] as they are, the even steps of a quad being for the low
+/// and the odd ones for the high bytes of the activations.
 pub(crate) struct Wide<C, A>(PhantomData<(C, A)>);
 
 impl<C: Packed, A: Arithmetic> Packed for Wide<C, A> {
@@ -52,6 +55,7 @@ impl<C: Packed, A: Arithmetic> Packed for Wide<C, A> {
     const UNIT: usize = C::UNIT;
     const STRIPE: usize = C::STRIPE;
     const BLOCK: usize = C::BLOCK;
+    const JUMPS: bool = C::JUMPS;
     const OFFSET: u8 = C::OFFSET;
 
     fn put(source: &[u8], r: usize, unit: &mut [Line]) {
@@ -60,7 +64,13 @@ impl<C: Packed, A: Arithmetic> Packed for Wide<C, A> {
     #[inline(always)]
     fn step<S: Simd>(s: S, unit: &[Line], half: usize, b: usize, i: usize) -> S::I {
         let quad = C::step(s, unit, half, b, i / 2);
-        if i.is_multiple_of(2) { s.even_bytes(quad) } else { s.odd_bytes(quad) }
+        if S::PLANES {
+            quad
+        } else if i.is_multiple_of(2) {
+            s.even_bytes(quad)
+        } else {
+            s.odd_bytes(quad)
+        }
     }
     #[inline(always)]
     fn scale<S: Simd>(s: S, unit: &[Line], half: usize, g: usize) -> S::F {
@@ -122,6 +132,7 @@ macro_rules! block32 {
             const UNIT: usize = 64;
             const STRIPE: usize = if <$arithmetic>::MIN { 2 } else { 1 };
             const BLOCK: usize = <$bits>::LINES;
+            const JUMPS: bool = <$bits>::JUMPS;
             const OFFSET: u8 = $offset;
 
             #[inline(always)]
@@ -165,6 +176,7 @@ macro_rules! blocks {
             const UNIT: usize = $unit;
             const STRIPE: usize = $stripe;
             const BLOCK: usize = <$bits>::LINES;
+            const JUMPS: bool = <$bits>::JUMPS;
             const OFFSET: u8 = $offset;
 
             #[inline(always)]
