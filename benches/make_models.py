@@ -3,7 +3,7 @@
 
     python3 benches/make_models.py                          # both models in every type
     python3 benches/make_models.py --models random-1b --types Q4_0,BF16
-    python3 benches/make_models.py --python target/peers/bin/python --types IQ4_XS
+    python3 benches/make_models.py --python target/peers/bin/python --types IQ3_S
 
 - smollm2: SmolLM2-135M-Instruct, fetched by scripts/smollm2.py as Q4_1 and requantised.
 - random-1b: 1.07 billion random weights in the shape of Llama 3.2 1B but a vocabulary of 32000: 16 layers, hidden size
@@ -22,9 +22,9 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODELS = ["smollm2", "random-1b"]
-TYPES = "F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,Q4_K_M,Q5_K_M"
+TYPES = "F16,BF16,Q8_0,Q4_0,Q4_1,Q5_0,Q5_1,Q2_K,Q3_K,Q4_K,Q5_K,Q6_K,Q4_K_M,Q5_K_M,IQ4_XS,MXFP4"
 # Types that only llama.cpp writes, by their numbers in its `enum llama_ftype`.
-LLAMA_CPP_TYPES = {"IQ4_NL": 25, "IQ4_XS": 30, "IQ3_XXS": 23, "IQ3_S": 26, "TQ1_0": 36, "TQ2_0": 37}
+LLAMA_CPP_TYPES = {"IQ3_XXS": 23, "IQ3_S": 26}
 
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, FEED_FORWARD, VOCAB = 2048, 32, 8, 64, 8192, 32000
 
