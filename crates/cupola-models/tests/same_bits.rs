@@ -1,0 +1,45 @@
+//! A prompt's logits have the same bits however it is run: in exact mode on every instruction set too.
+
+#[path = "common/logit_hashes.rs"]
+mod logit_hashes;
+
+use cupola_cpu::Tier;
+use logit_hashes::{BATCHES, CHUNKS, THREADS, hashes};
+use std::path::{Path, PathBuf};
+
+fn reference(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/refs").join(name)
+}
+
+fn embedded() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/stories-7m-q8_0.gguf")
+}
+
+/// Hashes over threads, chunks and batches.
+fn all(path: &Path, exact: bool, tier: &str) -> Vec<u64> {
+    let hashes: Vec<u64> =
+        THREADS.iter().flat_map(|threads| hashes(path, 40, exact, tier, *threads).unwrap()).collect();
+    assert_eq!(hashes.len(), THREADS.len() * CHUNKS.len() * BATCHES.len());
+    hashes
+}
+
+#[test]
+fn exact_mode_on_every_instruction_set() {
+    for path in [reference("llama3"), reference("gemma3"), embedded()] {
+        let first = all(&path, true, "scalar")[0];
+        for tier in Tier::available() {
+            let hashes = all(&path, true, tier.name());
+            assert!(hashes.iter().all(|h| *h == first), "{} on {tier}: {hashes:x?}", path.display());
+        }
+    }
+}
+
+#[test]
+fn default_mode_on_each_instruction_set() {
+    for path in [reference("llama3"), reference("gemma3"), embedded()] {
+        for tier in Tier::available() {
+            let hashes = all(&path, false, tier.name());
+            assert!(hashes.iter().all(|h| *h == hashes[0]), "{} on {tier}: {hashes:x?}", path.display());
+        }
+    }
+}
