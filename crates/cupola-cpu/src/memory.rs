@@ -11,6 +11,13 @@ impl Line {
     /// A line of zeros.
     pub const ZERO: Line = Line([0; 64]);
 
+    /// Loads from the line, here: the compiler keeps the order of touches.
+    #[inline(always)]
+    pub(crate) fn touch(&self) {
+        // SAFETY: four bytes of a line that is there, at its alignment.
+        let _ = unsafe { (&raw const *self).cast::<u32>().read_volatile() };
+    }
+
     /// The line as 16 floats.
     #[inline(always)]
     pub fn floats(&self) -> &[f32; 16] {

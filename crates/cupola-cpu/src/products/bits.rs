@@ -11,8 +11,7 @@ use crate::simd::Simd;
 pub(crate) trait Bits {
     /// Lines of a block.
     const LINES: usize;
-    /// The quads are not read line by line, as the processor's prefetcher expects: with its help alone a product reads half as fast
-    /// (Zen 4). It follows prefetches of the next block's lines in order; where it needs none, they cost 10 %.
+    /// The bits of a quad lie in several lines.
     const JUMPS: bool = false;
     /// Writes the eight quads of row `r`.
     fn put(quads: &[u32; 8], r: usize, block: &mut [Line]);
