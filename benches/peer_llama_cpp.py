@@ -32,6 +32,7 @@ def main():
     p.add_argument("model")
     p.add_argument("--prompt", type=int, default=512, help="tokens of the prompt; 0: none")
     p.add_argument("--generate", type=int, default=128, help="tokens to generate; 0: none")
+    p.add_argument("--first", type=int, default=1, help="tokens of the prompt whose first answer is timed")
     p.add_argument("--depth", type=int, default=0, help="tokens in the cache before a test")
     p.add_argument("--threads", type=int, default=2)
     p.add_argument("--repeat", type=int, default=3)
@@ -47,8 +48,8 @@ def main():
     if not model:
         raise SystemExit(f"llama.cpp does not load {args.model}")
     params = lc.llama_context_default_params()
-    params.n_ctx = args.depth + max(args.prompt, args.generate) + 32
-    params.n_batch = params.n_ubatch = max(512, args.prompt)
+    params.n_ctx = args.depth + max(args.prompt, args.generate, args.first) + 32
+    params.n_batch = params.n_ubatch = max(512, args.prompt, args.first)
     params.n_threads = params.n_threads_batch = args.threads
     params.type_k = params.type_v = KV_TYPES[args.kv_type]
     context = lc.llama_init_from_model(model, params)
@@ -70,7 +71,7 @@ def main():
         lc.llama_memory_seq_rm(lc.llama_get_memory(context), 0, depth, -1)
 
     start = time.perf_counter()
-    decode([1])
+    decode(tokens(args.first))
     first = time.perf_counter() - start
     rewind(0)
     before_test = tokens(args.depth)

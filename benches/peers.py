@@ -85,10 +85,10 @@ class Bench:
         options = ["--kv-type", a.kv_type, *(["--activations", a.activations] if a.activations else [])]
         return run([a.cupola, "bench", model, *sizes, *options, "--json", *more])
 
-    def llama_cpp(self, model, prompt, generate, depth):
+    def llama_cpp(self, model, prompt, generate, depth, *more):
         a = self.args
         sizes = ["--prompt", prompt, "--generate", generate, "--depth", depth, "--repeat", 1, "--threads", a.threads]
-        result, peak = run([a.python, PEER, model, *sizes, "--kv-type", a.kv_type])
+        result, peak = run([a.python, PEER, model, *sizes, "--kv-type", a.kv_type, *more])
         self.versions["llama-cpp-python"] = result["version"]
         self.versions["llama.cpp"] = result["system"]
         return result, peak
@@ -114,12 +114,15 @@ class Bench:
         a = self.args
         options = ["--raw", "--max-tokens", 1, "--temp", 0, "-t", a.threads, "--kv-type", a.kv_type, "--json"]
 
+        command = [a.cupola, "run", model, "Once", *options]
+        tokens = run(command)[0]["usage"]["prompt_tokens"]
+
         def ours():
-            times = run([a.cupola, "run", model, "Once", *options])[0]["timings"]
+            times = run(command)[0]["timings"]
             return times["load_seconds"] + times["prompt_seconds"]
 
         def theirs():
-            result = self.llama_cpp(model, 1, 0, 0)[0]
+            result = self.llama_cpp(model, 0, 0, 0, "--first", tokens)[0]
             return result["load_seconds"] + result["first_token_seconds"]
 
         found = compare(*in_turn(a.pairs, ours, theirs))

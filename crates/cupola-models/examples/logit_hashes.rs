@@ -2,8 +2,10 @@
 //! each model, in default mode one for each model and instruction set.
 //!
 //! ```sh
-//! cargo run --release -p cupola-models --example logit_hashes -- [--tokens 40] CHECKPOINT...
+//! cargo run --release -p cupola-models --example logit_hashes -- [--tokens N] [--tiers NAME,...] CHECKPOINT...
 //! ```
+//!
+//! Without options, prompts have 40 tokens, and all instruction sets of the machine take part.
 
 #[path = "../tests/common/logit_hashes.rs"]
 mod logit_hashes;
@@ -16,16 +18,19 @@ use std::process::ExitCode;
 
 fn main() -> Result<ExitCode, Error> {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
-    let mut length = 40;
-    if args.first().is_some_and(|a| a == "--tokens") && args.len() > 2 {
-        length = args[1].parse()?;
-        args.drain(..2);
-    }
+    let mut option = |name: &str| {
+        let at = args.iter().position(|a| a == name).filter(|at| at + 1 < args.len())?;
+        args.drain(at..at + 2).nth(1)
+    };
+    let length = option("--tokens").map_or(Ok(40), |n| n.parse())?;
+    let tiers = match option("--tiers") {
+        Some(names) => names.split(',').map(str::to_string).collect(),
+        None => Tier::available().iter().map(Tier::to_string).collect::<Vec<_>>(),
+    };
     if args.is_empty() || length == 0 {
-        eprintln!("usage: logit_hashes [--tokens N] CHECKPOINT...");
+        eprintln!("usage: logit_hashes [--tokens N] [--tiers NAME,...] CHECKPOINT...");
         return Ok(ExitCode::from(2));
     }
-    let tiers: Vec<String> = Tier::available().iter().map(Tier::to_string).collect();
     println!("Prompts of {length} tokens; threads {THREADS:?}, chunks {CHUNKS:?}, sequences together {BATCHES:?}.\n");
     println!("| model | mode | instruction set | runs | hashes |\n|---|---|---|---|---|");
     let mut same = true;
