@@ -193,7 +193,7 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help=f"at least {LEAST_PAIRS}")
     parser.add_argument("--trial", action="store_true", help="one pair, nothing kept: to see whether everything works")
-    parser.add_argument("--kv-type", default="f16", help="of both: f16, bf16, f32")
+    parser.add_argument("--kv-type", default="f16", help="of both: f16, bf16, f32, q8_0")
     parser.add_argument("--activations", help="bits of cupola's activations, 16 or 8")
     parser.add_argument("--cupola", default=str(ROOT / "target" / "release" / "cupola"), help="the program")
     parser.add_argument("--python", help="an interpreter with llama-cpp-python")

@@ -84,7 +84,8 @@ pub struct DeviceArgs {
     #[arg(long = "cpu", value_name = "TIER", env = "CUPOLA_CPU", hide_short_help = true)]
     pub cpu_tier: Option<String>,
 
-    /// How keys and values of earlier tokens are stored: f32, f16 or bf16; --exact stores f32
+    /// How keys and values of earlier tokens are stored: f32, f16, bf16, or q8_0, which takes 8 bits and a scale for
+    /// each 32; --exact stores f32
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = parse_kv_type)]
     pub kv_type: KvType,
 }
@@ -116,7 +117,8 @@ pub fn parse_kv_type(text: &str) -> Result<KvType, String> {
         "f32" => Ok(KvType::F32),
         "f16" => Ok(KvType::F16),
         "bf16" => Ok(KvType::BF16),
-        _ => Err("expected f32, f16 or bf16".into()),
+        "q8_0" => Ok(KvType::Q8_0),
+        _ => Err("expected f32, f16, bf16 or q8_0".into()),
     }
 }
 

@@ -78,6 +78,7 @@ fn every_reference_checkpoint_is_described() {
 fn the_embedded_model_is_described() {
     let whole = run(["inspect", "embedded", "--metadata", "--json"]).json();
     assert_eq!(whole["memory"]["kv_per_token_f16"], json!(8 * 2 * 4 * 32 * 2));
+    assert_eq!(whole["memory"]["kv_per_token_q8_0"], json!(8 * 2 * 4 * (32 + 4)));
     assert_eq!(whole["metadata"]["llama.context_length"], json!(512));
     assert_eq!(whole["metadata"]["tokenizer.ggml.tokens"]["length"], json!(4096));
     let text = run(["inspect", "embedded", "--program"]).code(0).out;

@@ -1,45 +1,17 @@
-//! Keys and values of one attention layer.
-//!
-//! A block of 32 tokens holds, for each key-value head, its keys as `[key_dim][32]` and its values as
-//! `[32][value_stride]`, `value_stride` being `value_dim` rounded up to whole vectors. Keys are transposed so that the
-//! scores of 32 keys are the lanes of a vector: no sum goes across lanes.
+//! Keys and values of one attention layer: blocks of 32 tokens, each the parts of one key-value head after the other (see
+//! [`crate::storage`]).
 
 use crate::Tier;
-use crate::lanes::{LANES, Lanes};
+use crate::lanes::LANES;
 use crate::memory::{Buffer, Line, OutOfMemory};
 use crate::simd::{Kernel, Simd};
+use crate::storage::{Codes, Floats, Storage, head_lines};
 use cupola_graph::{BLOCK_TOKENS, KvLayer, KvType};
 use half::{bf16, f16};
+use std::marker::PhantomData;
 
 /// Blocks that are allocated together. Memory is only touched once tokens are stored.
 const SLAB_BLOCKS: usize = 16;
-
-/// A type of key or value.
-pub(crate) trait Element: Copy + Default + Send + Sync + 'static {
-    /// Its name.
-    const TYPE: KvType;
-    fn read<S: Lanes>(s: S, x: &[Self; LANES]) -> S::V;
-    fn write<S: Lanes>(s: S, v: S::V, out: &mut [Self; LANES]);
-}
-
-macro_rules! element {
-    ($type:ty, $name:ident, $read:ident, $write:ident) => {
-        impl Element for $type {
-            const TYPE: KvType = KvType::$name;
-            #[inline(always)]
-            fn read<S: Lanes>(s: S, x: &[Self; LANES]) -> S::V {
-                s.$read(x)
-            }
-            #[inline(always)]
-            fn write<S: Lanes>(s: S, v: S::V, out: &mut [Self; LANES]) {
-                s.$write(v, out)
-            }
-        }
-    };
-}
-element!(f32, F32, read, write);
-element!(f16, F16, read_f16, write_f16);
-element!(bf16, BF16, read_bf16, write_bf16);
 
 /// Memory of some blocks.
 struct Slab {
@@ -111,22 +83,22 @@ impl Cache {
         copy_lines(&mut self.slabs, |s| &mut s.values, values.unwrap_or(0), from, to);
     }
 
-    /// Keys of a head in a block, `[key_dim][32]`.
+    /// The part of a block that has the keys of a head.
     ///
     /// # Panics
-    /// If there is no such block or head, or elements have another type.
-    pub fn keys<E: Element>(&self, block: usize, head: usize) -> &[E] {
-        let n = self.layer.key_dim * BLOCK_TOKENS;
-        &elements::<E>(self.kv_type, &self.slabs[block / SLAB_BLOCKS].keys)[self.place(block, head, n)..][..n]
+    /// If there is no such block or head.
+    pub fn keys(&self, block: usize, head: usize) -> &[Line] {
+        let lines = self.head_lines(self.layer.key_dim);
+        &self.slabs[block / SLAB_BLOCKS].keys[self.place(block, head, lines)..][..lines]
     }
 
-    /// Values of a head in a block, `[32][value_stride]`.
+    /// The part of a block that has the values of a head.
     ///
     /// # Panics
     /// As [`Cache::keys`].
-    pub fn values<E: Element>(&self, block: usize, head: usize) -> &[E] {
-        let n = self.value_stride() * BLOCK_TOKENS;
-        &elements::<E>(self.kv_type, &self.slabs[block / SLAB_BLOCKS].values)[self.place(block, head, n)..][..n]
+    pub fn values(&self, block: usize, head: usize) -> &[Line] {
+        let lines = self.head_lines(self.value_stride());
+        &self.slabs[block / SLAB_BLOCKS].values[self.place(block, head, lines)..][..lines]
     }
 
     /// Access for threads that store tokens at the same time.
@@ -135,15 +107,19 @@ impl Cache {
         Slots { cache: self, memory }
     }
 
-    fn place(&self, block: usize, head: usize, head_elements: usize) -> usize {
+    fn place(&self, block: usize, head: usize, head_lines: usize) -> usize {
         assert!(head < self.layer.heads);
-        (block % SLAB_BLOCKS * self.layer.heads + head) * head_elements
+        (block % SLAB_BLOCKS * self.layer.heads + head) * head_lines
     }
 
-    /// Lines of a block of `dim` elements for each head and token. A block is whole lines, since it has 32 tokens.
+    /// Lines of a head's keys or values in a block. [`Cache::reserve`] refuses sizes that overflow.
+    fn head_lines(&self, dim: usize) -> usize {
+        head_lines(self.kv_type, dim).unwrap_or(0)
+    }
+
+    /// Lines of all heads' keys or values in a block.
     fn block_lines(&self, dim: usize) -> Option<usize> {
-        let elements = self.layer.heads.checked_mul(dim)?.checked_mul(BLOCK_TOKENS)?;
-        Some(elements.checked_mul(self.kv_type.bytes())? / size_of::<Line>())
+        head_lines(self.kv_type, dim)?.checked_mul(self.layer.heads)
     }
 }
 
@@ -153,12 +129,6 @@ fn copy_lines(slabs: &mut [Slab], of: fn(&mut Slab) -> &mut Buffer, lines: usize
         Ok([source, target]) => of(target)[range(to)].copy_from_slice(&of(source)[range(from)]),
         Err(_) => of(&mut slabs[from / SLAB_BLOCKS]).copy_within(range(from), range(to).start),
     }
-}
-
-fn elements<E: Element>(kv_type: KvType, lines: &[Line]) -> &[E] {
-    assert_eq!(kv_type, E::TYPE);
-    // SAFETY: E is f32, f16 or bf16, for which all bits are valid; lines are more aligned.
-    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines) / size_of::<E>()) }
 }
 
 /// See [`Cache::slots`].
@@ -181,15 +151,17 @@ impl Slots<'_> {
     pub unsafe fn store(&self, tier: Tier, block: usize, slot: usize, head: usize, key: &[f32], value: &[f32]) {
         match self.cache.kv_type {
             // SAFETY: the caller's promise.
-            KvType::F32 => unsafe { self.store_as::<f32>(tier, block, slot, head, key, value) },
+            KvType::F32 => unsafe { self.store_as::<Floats<f32>>(tier, block, slot, head, key, value) },
             // SAFETY: the caller's promise.
-            KvType::F16 => unsafe { self.store_as::<f16>(tier, block, slot, head, key, value) },
+            KvType::F16 => unsafe { self.store_as::<Floats<f16>>(tier, block, slot, head, key, value) },
             // SAFETY: the caller's promise.
-            KvType::BF16 => unsafe { self.store_as::<bf16>(tier, block, slot, head, key, value) },
+            KvType::BF16 => unsafe { self.store_as::<Floats<bf16>>(tier, block, slot, head, key, value) },
+            // SAFETY: the caller's promise.
+            KvType::Q8_0 => unsafe { self.store_as::<Codes>(tier, block, slot, head, key, value) },
         }
     }
 
-    unsafe fn store_as<E: Element>(
+    unsafe fn store_as<K: Storage>(
         &self,
         tier: Tier,
         block: usize,
@@ -201,42 +173,33 @@ impl Slots<'_> {
         let KvLayer { key_dim, value_dim, .. } = self.cache.layer;
         assert!(slot < BLOCK_TOKENS && key.len() == key_dim && value.len() == value_dim);
         let (keys, values) = self.memory[block / SLAB_BLOCKS];
-        let (n_keys, n_values) = (key_dim * BLOCK_TOKENS, self.cache.value_stride() * BLOCK_TOKENS);
-        // SAFETY: inside the slab (`place` checks the head), of the type that the cache was made for, and ours alone by
-        // the caller's promise.
+        let (key_lines, value_lines) =
+            (self.cache.head_lines(key_dim), self.cache.head_lines(self.cache.value_stride()));
+        // SAFETY: inside the slab (`place` checks the head), and ours alone by the caller's promise.
         let (keys, values) = unsafe {
-            let keys = keys.cast::<E>().add(self.cache.place(block, head, n_keys));
-            let values = values.cast::<E>().add(self.cache.place(block, head, n_values));
-            (std::slice::from_raw_parts_mut(keys, n_keys), std::slice::from_raw_parts_mut(values, n_values))
+            let keys = keys.add(self.cache.place(block, head, key_lines));
+            let values = values.add(self.cache.place(block, head, value_lines));
+            (std::slice::from_raw_parts_mut(keys, key_lines), std::slice::from_raw_parts_mut(values, value_lines))
         };
-        tier.run(Store { keys, values, slot, key, value });
+        tier.run(Store { keys, values, slot, key, value, storage: PhantomData::<K> });
     }
 }
 
 /// Stores one token's key and value in a head's part of a block.
-struct Store<'a, E> {
-    keys: &'a mut [E],
-    values: &'a mut [E],
+struct Store<'a, K> {
+    keys: &'a mut [Line],
+    values: &'a mut [Line],
     slot: usize,
     key: &'a [f32],
     value: &'a [f32],
+    storage: PhantomData<K>,
 }
 
-impl<E: Element> Kernel for Store<'_, E> {
+impl<K: Storage> Kernel for Store<'_, K> {
     type Output = ();
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut rounded = [E::default(); LANES];
-        for (part, columns) in self.key.chunks(LANES).zip(self.keys.chunks_mut(LANES * BLOCK_TOKENS)) {
-            E::write(s, s.load_slice(part, 0), &mut rounded);
-            for (column, x) in columns.chunks_exact_mut(BLOCK_TOKENS).zip(rounded) {
-                column[self.slot] = x;
-            }
-        }
-        let stride = self.values.len() / BLOCK_TOKENS;
-        let row = self.values[self.slot * stride..][..stride].as_chunks_mut().0;
-        for (out, part) in row.iter_mut().zip(self.value.chunks(LANES)) {
-            E::write(s, s.load_slice(part, 0), out);
-        }
+        K::store_key(s, self.key, self.slot, self.keys);
+        K::store_value(s, self.value, self.slot, self.values);
     }
 }

@@ -14,6 +14,7 @@ pub mod products;
 mod provider;
 pub mod reference;
 mod simd;
+mod storage;
 pub mod tier;
 mod values;
 

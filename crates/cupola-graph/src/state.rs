@@ -17,14 +17,17 @@ pub enum KvType {
     F16,
     /// 16-bit brain floats.
     BF16,
+    /// 8-bit integers with a scale for each 32 elements of a head, the last group of a head being smaller if need be.
+    Q8_0,
 }
 
 impl KvType {
-    /// Bytes of one element.
-    pub const fn bytes(self) -> usize {
+    /// Bytes of one token's key or value of one head, `dim` wide.
+    pub const fn bytes(self, dim: usize) -> usize {
         match self {
-            KvType::F32 => 4,
-            KvType::F16 | KvType::BF16 => 2,
+            KvType::F32 => 4 * dim,
+            KvType::F16 | KvType::BF16 => 2 * dim,
+            KvType::Q8_0 => dim + 4 * dim.div_ceil(32),
         }
     }
 }
@@ -43,6 +46,6 @@ pub struct KvLayer {
 impl KvLayer {
     /// Bytes that one token takes in this layer.
     pub const fn token_bytes(&self, kv: KvType) -> usize {
-        self.heads * (self.key_dim + self.value_dim) * kv.bytes()
+        self.heads * (kv.bytes(self.key_dim) + kv.bytes(self.value_dim))
     }
 }

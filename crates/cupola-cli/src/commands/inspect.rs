@@ -179,8 +179,9 @@ fn describe(checkpoint: &Checkpoint, runnable: &Runnable, args: &Args) -> Result
         line(
             "",
             &format!(
-                "{} for keys and values of 1000 tokens as f16, {} as f32",
+                "{} for keys and values of 1000 tokens as f16, {} as q8_0, {} as f32",
                 per_thousand(KvType::F16),
+                per_thousand(KvType::Q8_0),
                 per_thousand(KvType::F32)
             ),
         )?;
@@ -301,6 +302,7 @@ fn describe_json(checkpoint: &Checkpoint, runnable: &Runnable, args: &Args) -> J
             whole["memory"] = json!({
                 "weights": program.weight_bytes(),
                 "kv_per_token_f16": program.token_kv_bytes(KvType::F16),
+                "kv_per_token_q8_0": program.token_kv_bytes(KvType::Q8_0),
                 "kv_per_token_f32": program.token_kv_bytes(KvType::F32),
             });
         }

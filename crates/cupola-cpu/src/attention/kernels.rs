@@ -2,9 +2,11 @@
 //! transposed block), a weight of each row times 32 elements of a value. Nothing is added across lanes.
 
 use super::Tile;
-use crate::cache::{Cache, Element};
+use crate::cache::Cache;
 use crate::lanes::{LANES, Lanes, Vector, kernel};
+use crate::memory::Line;
 use crate::products::Mode;
+use crate::storage::{Codes, FloatRows, Floats, Rows, Storage};
 use cupola_graph::{BLOCK_TOKENS, KvType};
 use half::{bf16, f16};
 use std::ops::Range;
@@ -26,9 +28,10 @@ kernel! {
         out: &'a mut [f32],
     ) {
         match cache.kv_type() {
-            KvType::F32 => scores_of::<S, f32>(s, mode, cache, tile, blocks, q, decoded, out),
-            KvType::F16 => scores_of::<S, f16>(s, mode, cache, tile, blocks, q, decoded, out),
-            KvType::BF16 => scores_of::<S, bf16>(s, mode, cache, tile, blocks, q, decoded, out),
+            KvType::F32 => scores_of::<S, Floats<f32>>(s, mode, cache, tile, blocks, q, decoded, out),
+            KvType::F16 => scores_of::<S, Floats<f16>>(s, mode, cache, tile, blocks, q, decoded, out),
+            KvType::BF16 => scores_of::<S, Floats<bf16>>(s, mode, cache, tile, blocks, q, decoded, out),
+            KvType::Q8_0 => scores_of::<S, Codes>(s, mode, cache, tile, blocks, q, decoded, out),
         }
     }
 }
@@ -46,16 +49,17 @@ kernel! {
         sums: &'a mut [f32],
     ) {
         match cache.kv_type() {
-            KvType::F32 => values_of::<S, f32>(s, cache, tile, blocks, weights, decoded, sums),
-            KvType::F16 => values_of::<S, f16>(s, cache, tile, blocks, weights, decoded, sums),
-            KvType::BF16 => values_of::<S, bf16>(s, cache, tile, blocks, weights, decoded, sums),
+            KvType::F32 => values_of::<S, Floats<f32>>(s, cache, tile, blocks, weights, decoded, sums),
+            KvType::F16 => values_of::<S, Floats<f16>>(s, cache, tile, blocks, weights, decoded, sums),
+            KvType::BF16 => values_of::<S, Floats<bf16>>(s, cache, tile, blocks, weights, decoded, sums),
+            KvType::Q8_0 => values_of::<S, Codes>(s, cache, tile, blocks, weights, decoded, sums),
         }
     }
 }
 
 #[inline(always)]
 #[allow(clippy::too_many_arguments)]
-fn scores_of<S: Lanes, E: Element>(
+fn scores_of<S: Lanes, K: Storage>(
     s: S,
     mode: Mode,
     cache: &Cache,
@@ -67,9 +71,9 @@ fn scores_of<S: Lanes, E: Element>(
 ) {
     let (dim, end) = (cache.layer().key_dim, blocks.end);
     for (block, out) in blocks.zip(out.chunks_exact_mut(tile.rows() * BLOCK_TOKENS)) {
-        let keys = cache.keys::<E>(tile.blocks[block] as usize, tile.head);
+        let keys = K::keys(cache.keys(tile.blocks[block] as usize, tile.head), dim);
         if block + AHEAD < end {
-            prefetch(cache.keys::<E>(tile.blocks[block + AHEAD] as usize, tile.head));
+            prefetch(cache.keys(tile.blocks[block + AHEAD] as usize, tile.head));
         }
         let rows = tile.rows_of(block);
         let q = &q[rows.start * dim..rows.end * dim];
@@ -82,10 +86,9 @@ fn scores_of<S: Lanes, E: Element>(
             }
             Mode::Fast(_) => {
                 out.fill(0.0);
-                if decode(s, keys, decoded, rows.len()) {
-                    add_product(s, q, dim, 0..dim, &decoded[..keys.len()], LANES, out);
-                } else {
-                    add_product(s, q, dim, 0..dim, keys, LANES, out);
+                match decode(s, keys, decoded, rows.len()) {
+                    Some(keys) => add_product(s, q, dim, 0..dim, keys, out),
+                    None => add_product(s, q, dim, 0..dim, keys, out),
                 }
             }
         }
@@ -93,7 +96,7 @@ fn scores_of<S: Lanes, E: Element>(
 }
 
 #[inline(always)]
-fn values_of<S: Lanes, E: Element>(
+fn values_of<S: Lanes, K: Storage>(
     s: S,
     cache: &Cache,
     tile: &Tile<'_>,
@@ -104,28 +107,20 @@ fn values_of<S: Lanes, E: Element>(
 ) {
     let end = blocks.end;
     for (block, weights) in blocks.zip(weights.chunks_exact(tile.rows() * BLOCK_TOKENS)) {
-        let values = cache.values::<E>(tile.blocks[block] as usize, tile.head);
+        let values = K::values(cache.values(tile.blocks[block] as usize, tile.head), cache.value_stride());
         if block + AHEAD < end {
-            prefetch(cache.values::<E>(tile.blocks[block + AHEAD] as usize, tile.head));
+            prefetch(cache.values(tile.blocks[block + AHEAD] as usize, tile.head));
         }
-        if decode(s, values, decoded, tile.rows_of(block).len()) {
-            block_values(s, tile, block, weights, &decoded[..values.len()], cache.value_stride(), sums);
-        } else {
-            block_values(s, tile, block, weights, values, cache.value_stride(), sums);
+        match decode(s, values, decoded, tile.rows_of(block).len()) {
+            Some(values) => block_values(s, tile, block, weights, values, sums),
+            None => block_values(s, tile, block, weights, values, sums),
         }
     }
 }
 
 #[inline(always)]
-fn block_values<S: Lanes, E: Element>(
-    s: S,
-    tile: &Tile<'_>,
-    block: usize,
-    weights: &[f32],
-    values: &[E],
-    stride: usize,
-    sums: &mut [f32],
-) {
+fn block_values<S: Lanes, B: Rows>(s: S, tile: &Tile<'_>, block: usize, weights: &[f32], values: B, sums: &mut [f32]) {
+    let stride = values.width();
     let (all, full) = (tile.rows_of(block), tile.full_rows_of(block));
     let mut row = all.start;
     while row < all.end {
@@ -138,7 +133,7 @@ fn block_values<S: Lanes, E: Element>(
             (row + tile.group, keys.start.max(first) - first..keys.end.min(first + BLOCK_TOKENS) - first)
         };
         let weights = &weights[row * BLOCK_TOKENS..end * BLOCK_TOKENS];
-        add_product(s, weights, BLOCK_TOKENS, keys, values, stride, &mut sums[row * stride..end * stride]);
+        add_product(s, weights, BLOCK_TOKENS, keys, values, &mut sums[row * stride..end * stride]);
         row = end;
     }
 }
@@ -146,36 +141,42 @@ fn block_values<S: Lanes, E: Element>(
 /// Asks for the memory of a block. The processor follows a stream by itself, but a head's part of a block is only a few
 /// kilobytes: decoding beside 2048 tokens took 17 % less time for it (Zen 5, one thread, busy machine, November 2026).
 #[inline(always)]
-fn prefetch<E>(block: &[E]) {
+fn prefetch(block: &[Line]) {
     #[cfg(target_arch = "x86_64")]
-    for line in block.chunks(size_of::<crate::memory::Line>() / size_of::<E>()) {
+    for line in block {
         // SAFETY: every x86-64 processor has this instruction, which reads nothing.
-        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.as_ptr().cast()) }
+        unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T1 }>(line.0.as_ptr().cast()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = block;
 }
 
-/// Converts a block for many rows; says whether it did. For few rows the conversion is part of the product.
+/// A block converted for many rows of queries; for few the conversion is part of the product.
 #[inline(always)]
-fn decode<S: Lanes, E: Element>(s: S, block: &[E], decoded: &mut [f32], rows: usize) -> bool {
-    if E::TYPE == KvType::F32 || rows <= S::ATTENTION_ROWS || decoded.len() < block.len() {
-        return false;
+fn decode<'a, S: Lanes, B: Rows>(s: S, block: B, decoded: &'a mut [f32], rows: usize) -> Option<FloatRows<'a, f32>> {
+    let (count, width) = (block.count(), block.width());
+    if B::PLAIN || rows <= S::ATTENTION_ROWS || decoded.len() < count * width {
+        return None;
     }
-    for (out, x) in decoded.as_chunks_mut().0.iter_mut().zip(block.as_chunks().0) {
-        s.write(E::read(s, x), out);
+    let decoded = &mut decoded[..count * width];
+    for (row, out) in decoded.chunks_exact_mut(width).enumerate() {
+        for (i, out) in out.as_chunks_mut().0.iter_mut().enumerate() {
+            // SAFETY: the row exists, and has this many whole vectors.
+            s.write(unsafe { block.read(s, row, i * LANES) }, out);
+        }
     }
-    true
+    Some(FloatRows::new(decoded, width))
 }
 
 /// Dot products with 32 keys, `[dim][32]`, in the order of exact mode: lane `l` of a dot is a vector over the keys here.
 #[inline(always)]
-fn exact_dots<S: Lanes, E: Element>(s: S, q: &[f32], keys: &[E]) -> S::V {
-    let keys = keys.as_chunks().0;
+fn exact_dots<S: Lanes, B: Rows>(s: S, q: &[f32], keys: B) -> S::V {
+    assert!(q.len() <= keys.count() && keys.width() == LANES);
     let mut lanes = [s.all(0.0); LANES];
-    for (q, keys) in q.chunks(LANES).zip(keys.chunks(LANES)) {
-        for ((lane, q), key) in lanes.iter_mut().zip(q).zip(keys) {
-            *lane = s.all(*q).fma(E::read(s, key), *lane);
+    for (block, q) in q.chunks(LANES).enumerate() {
+        for (i, (lane, q)) in lanes.iter_mut().zip(q).enumerate() {
+            // SAFETY: this row is one of `q`'s.
+            *lane = s.all(*q).fma(unsafe { keys.read(s, block * LANES + i, 0) }, *lane);
         }
     }
     for half in [16, 8, 4, 2, 1] {
@@ -186,30 +187,21 @@ fn exact_dots<S: Lanes, E: Element>(s: S, q: &[f32], keys: &[E]) -> S::V {
     lanes[0]
 }
 
-/// Adds `a[.., depth] * b[depth, ..]` to `out`: `a` has rows of `depth_stride`, `b` and `out` of `width`, which is whole
-/// vectors. Every element is one chain of fused multiply-adds from 0, then added to `out`.
+/// Adds `a[.., depth] * b[depth, ..]` to `out`: `a` has rows of `depth_stride`, `out` is as wide as `b`. Every element is one chain of fused multiply-adds from 0, then added to `out`.
 #[inline(always)]
-fn add_product<S: Lanes, E: Element>(
-    s: S,
-    a: &[f32],
-    depth_stride: usize,
-    depth: Range<usize>,
-    b: &[E],
-    width: usize,
-    out: &mut [f32],
-) {
+fn add_product<S: Lanes, B: Rows>(s: S, a: &[f32], depth_stride: usize, depth: Range<usize>, b: B, out: &mut [f32]) {
     let rows = a.len() / depth_stride;
     let mut row = 0;
     while row < rows {
         let a = &a[row * depth_stride..];
-        let out = &mut out[row * width..];
+        let out = &mut out[row * b.width()..];
         let depth = depth.clone();
         row += match rows - row {
-            8.. if S::ATTENTION_ROWS >= 8 => add_rows::<S, E, 8>(s, a, depth_stride, depth, b, width, out),
-            4.. if S::ATTENTION_ROWS >= 4 => add_rows::<S, E, 4>(s, a, depth_stride, depth, b, width, out),
-            3 if S::ATTENTION_ROWS >= 3 => add_rows::<S, E, 3>(s, a, depth_stride, depth, b, width, out),
-            2.. => add_rows::<S, E, 2>(s, a, depth_stride, depth, b, width, out),
-            _ => add_rows::<S, E, 1>(s, a, depth_stride, depth, b, width, out),
+            8.. if S::ATTENTION_ROWS >= 8 => add_rows::<S, B, 8>(s, a, depth_stride, depth, b, out),
+            4.. if S::ATTENTION_ROWS >= 4 => add_rows::<S, B, 4>(s, a, depth_stride, depth, b, out),
+            3 if S::ATTENTION_ROWS >= 3 => add_rows::<S, B, 3>(s, a, depth_stride, depth, b, out),
+            2.. => add_rows::<S, B, 2>(s, a, depth_stride, depth, b, out),
+            _ => add_rows::<S, B, 1>(s, a, depth_stride, depth, b, out),
         };
     }
 }
@@ -218,22 +210,22 @@ fn add_product<S: Lanes, E: Element>(
 #[inline(always)]
 // With indices the sums stay in registers.
 #[allow(clippy::needless_range_loop)]
-fn add_rows<S: Lanes, E: Element, const R: usize>(
+fn add_rows<S: Lanes, B: Rows, const R: usize>(
     s: S,
     a: &[f32],
     depth_stride: usize,
     depth: Range<usize>,
-    b: &[E],
-    width: usize,
+    b: B,
     out: &mut [f32],
 ) -> usize {
+    let width = b.width();
     assert!(depth.end <= depth_stride && a.len() >= R * depth_stride);
-    assert!(b.len() >= depth.end * width && out.len() >= R * width && width.is_multiple_of(LANES));
+    assert!(depth.end <= b.count() && out.len() >= R * width && width.is_multiple_of(LANES));
     for column in (0..width).step_by(LANES) {
         let mut sums = [s.all(0.0); R];
         for k in depth.clone() {
-            // SAFETY: `k < depth.end` and `column + LANES <= width`, so this is within `depth.end * width`.
-            let b = E::read(s, unsafe { &*b.as_ptr().add(k * width + column).cast() });
+            // SAFETY: `k < depth.end <= b.count()` and `column + LANES <= width`.
+            let b = unsafe { b.read(s, k, column) };
             for r in 0..R {
                 // SAFETY: `r < R` and `k < depth_stride`.
                 let a = unsafe { *a.get_unchecked(r * depth_stride + k) };

@@ -75,19 +75,27 @@ impl Case {
         &all[range.start * width..range.end * width]
     }
 
-    /// A key or value as the cache rounds it.
-    fn rounded(&self, x: &[f32]) -> Vec<f32> {
+    /// Keys or values, `dim` wide, as the cache rounds them.
+    fn rounded(&self, x: &[f32], dim: usize) -> Vec<f32> {
         match self.kv_type {
             KvType::F32 => x.to_vec(),
             KvType::F16 => x.iter().map(|x| f16::from_f32(*x).to_f32()).collect(),
             KvType::BF16 => x.iter().map(|x| bf16::from_f32(*x).to_f32()).collect(),
+            KvType::Q8_0 => {
+                let group = |x: &[f32]| {
+                    let top = x.iter().fold(0.0, |top: f32, x| top.max(x.abs()));
+                    let (scale, inverse) = if top == 0.0 { (0.0, 0.0) } else { (top / 127.0, 127.0 / top) };
+                    x.iter().map(|x| (x * inverse).round_ties_even() * scale).collect::<Vec<_>>()
+                };
+                x.chunks(dim).flat_map(|head| head.chunks(32)).flat_map(group).collect()
+            }
         }
     }
 
     /// One query head at one position.
     fn head(&self, position: usize, head: usize, f: impl FnOnce(AttentionRow<'_>, &mut [f32])) -> Vec<f32> {
         let KvLayer { heads, key_dim, value_dim } = self.layer;
-        let (k, v) = (self.rounded(&self.k), self.rounded(&self.v));
+        let (k, v) = (self.rounded(&self.k, key_dim), self.rounded(&self.v, value_dim));
         let kv_head = head / (self.op.heads / heads);
         let keys: Vec<&[f32]> = (0..=position).map(|j| &k[(j * heads + kv_head) * key_dim..][..key_dim]).collect();
         let values: Vec<&[f32]> =
@@ -245,7 +253,7 @@ fn exact_mode_has_the_bits_of_the_reference() {
 #[test]
 fn results_are_those_of_f64_arithmetic() {
     for case in cases() {
-        for kv_type in [KvType::F32, KvType::F16, KvType::BF16] {
+        for kv_type in [KvType::F32, KvType::F16, KvType::BF16, KvType::Q8_0] {
             let case = case.clone().stored_as(kv_type);
             let truth = case.truth();
             for mut machine in machines() {
@@ -265,6 +273,7 @@ fn chunks_do_not_matter() {
         Case::new(6, 2, 16, 24, 100).stored_as(KvType::F16),
         Case::new(9, 3, 64, 64, 100).window(33).stored_as(KvType::BF16),
         Case::new(12, 1, 16, 24, 100).with_sinks().window(40),
+        Case::new(4, 2, 33, 72, 100).stored_as(KvType::Q8_0),
     ];
     for case in cases {
         for mut machine in machines() {
@@ -283,6 +292,7 @@ fn threads_do_not_matter() {
         Case::new(2, 1, 16, 16, 1200).stored_as(KvType::F16),
         Case::new(5, 1, 32, 40, 700).with_sinks(),
         Case::new(2, 1, 64, 64, 900).window(600).stored_as(KvType::BF16),
+        Case::new(3, 1, 48, 64, 700).stored_as(KvType::Q8_0),
     ];
     for case in cases {
         let n = case.tokens();
@@ -298,8 +308,12 @@ fn threads_do_not_matter() {
 
 #[test]
 fn other_sequences_in_the_batch_do_not_matter() {
+    [KvType::F16, KvType::Q8_0].into_iter().for_each(other_sequences_do_not_matter);
+}
+
+fn other_sequences_do_not_matter(kv_type: KvType) {
     let (a, b) = (Case::new(6, 2, 16, 24, 50), Case::new(6, 2, 16, 24, 90));
-    let (a, mut b) = (a.stored_as(KvType::F16), b.stored_as(KvType::F16));
+    let (a, mut b) = (a.stored_as(kv_type), b.stored_as(kv_type));
     b.q.reverse();
     b.k.reverse();
     b.v.reverse();
@@ -327,7 +341,11 @@ fn other_sequences_in_the_batch_do_not_matter() {
 /// A block is shared until its second owner writes to a copy of it.
 #[test]
 fn copied_blocks_continue_like_the_original() {
-    let case = Case::new(4, 2, 8, 40, 64).stored_as(KvType::F16);
+    [KvType::F16, KvType::Q8_0].into_iter().for_each(a_copied_block_continues_like_the_original);
+}
+
+fn a_copied_block_continues_like_the_original(kv_type: KvType) {
+    let case = Case::new(4, 2, 8, 40, 64).stored_as(kv_type);
     let mut other = case.clone();
     other.k[50 * 16..].iter_mut().for_each(|x| *x = -*x);
     for mut machine in machines() {
@@ -347,11 +365,15 @@ fn copied_blocks_continue_like_the_original() {
 /// Slots of a block that hold an earlier sequence's infinities must not leak into results.
 #[test]
 fn stale_slots_do_not_matter() {
-    let mut bad = Case::new(2, 1, 8, 8, 96).stored_as(KvType::F16);
+    [KvType::F16, KvType::Q8_0].into_iter().for_each(stale_slots_do_not_matter_as);
+}
+
+fn stale_slots_do_not_matter_as(kv_type: KvType) {
+    let mut bad = Case::new(2, 1, 8, 8, 96).stored_as(kv_type);
     bad.k.fill(f32::INFINITY);
     bad.v.fill(f32::NAN);
     for window in [None, Some(10)] {
-        let mut case = Case::new(2, 1, 8, 8, 70).stored_as(KvType::F16);
+        let mut case = Case::new(2, 1, 8, 8, 70).stored_as(kv_type);
         case.op.window = window;
         for mut machine in machines() {
             let expected = machine.sequence(&case, &[70]);
@@ -367,12 +389,14 @@ fn stale_slots_do_not_matter() {
 /// A key that is infinite belongs to its own token, not to those before it.
 #[test]
 fn later_tokens_of_a_step_do_not_matter() {
-    let case = Case::new(2, 1, 8, 8, 70);
-    let mut poisoned = case.clone();
-    poisoned.v[60 * 8..].fill(f32::INFINITY);
-    for mut machine in machines() {
-        let (a, b) = (machine.sequence(&case, &[70]), machine.sequence(&poisoned, &[70]));
-        assert_eq!(bits(&a[..60 * 16]), bits(&b[..60 * 16]));
+    for kv_type in [KvType::F32, KvType::Q8_0] {
+        let case = Case::new(2, 1, 8, 8, 70).stored_as(kv_type);
+        let mut poisoned = case.clone();
+        poisoned.v[60 * 8..].fill(f32::INFINITY);
+        for mut machine in machines() {
+            let (a, b) = (machine.sequence(&case, &[70]), machine.sequence(&poisoned, &[70]));
+            assert_eq!(bits(&a[..60 * 16]), bits(&b[..60 * 16]));
+        }
     }
 }
 

@@ -34,6 +34,15 @@ pub(crate) trait Lanes: Copy {
     fn read_f16(self, x: &[f16; LANES]) -> Self::V;
     /// 32 brain floats from memory, converted.
     fn read_bf16(self, x: &[bf16; LANES]) -> Self::V;
+    /// 32 small integers from memory, converted.
+    #[inline(always)]
+    fn read_i8(self, x: &[i8; LANES]) -> Self::V {
+        let mut floats = [0.0; LANES];
+        for (f, x) in floats.iter_mut().zip(x) {
+            *f = f32::from(*x);
+        }
+        self.read(&floats)
+    }
     /// 32 floats to memory.
     fn write(self, v: Self::V, out: &mut [f32; LANES]);
     /// 32 floats to memory, rounded to half precision, ties to even.
