@@ -139,12 +139,13 @@ const SUMS: usize = 12;
 
 /// Kernels that do nothing but multiply and add; they return the number of operations.
 macro_rules! peak_kernel {
-    ($name:ident, $bf16:literal, $inputs:literal, |$s:ident, $sum:ident, $a:ident, $b:ident| $step:expr) => {
+    ($name:ident, $integers:literal, $bf16:literal, $inputs:literal, |$s:ident, $sum:ident, $a:ident, $b:ident| $step:expr) => {
         struct $name {
             rounds: usize,
         }
         impl Kernel for $name {
             type Output = usize;
+            const INTEGER_DOT: bool = $integers;
             const BF16_DOT: bool = $bf16;
             #[inline(always)]
             fn run<S: Simd>(self, $s: S) -> usize {
@@ -167,10 +168,10 @@ macro_rules! peak_kernel {
 }
 // Where multiplying and adding integers are two instructions, the compiler would multiply once for all sums if it were not by the
 // sums themselves, which are zero.
-peak_kernel!(Int8, false, 4, |s, sum, a, _b| s.dot(*sum, a, *sum));
-peak_kernel!(Int16, false, 2, |s, sum, a, _b| s.dot_pairs(*sum, a, *sum));
-peak_kernel!(Bf16, true, 2, |s, sum, a, b| s.as_i(s.dot_bf16(s.as_f(*sum), a, b)));
-peak_kernel!(F32, false, 1, |s, sum, a, b| s.as_i(s.fma_fast(s.as_f(a), s.as_f(b), s.as_f(*sum))));
+peak_kernel!(Int8, true, false, 4, |s, sum, a, _b| s.dot(*sum, a, *sum));
+peak_kernel!(Int16, true, false, 2, |s, sum, a, _b| s.dot_pairs(*sum, a, *sum));
+peak_kernel!(Bf16, false, true, 2, |s, sum, a, b| s.as_i(s.dot_bf16(s.as_f(*sum), a, b)));
+peak_kernel!(F32, false, false, 1, |s, sum, a, b| s.as_i(s.fma_fast(s.as_f(a), s.as_f(b), s.as_f(*sum))));
 
 #[cfg(test)]
 mod tests {

@@ -4,8 +4,10 @@
 use crate::simd::Neon;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use crate::simd::Simd;
+#[cfg(all(test, target_arch = "x86_64"))]
+use crate::simd::Vnni512;
 #[cfg(target_arch = "x86_64")]
-use crate::simd::{Avx2, Avx512};
+use crate::simd::{Avx2, Avx512, Madd, Vnni};
 use crate::simd::{Kernel, Scalar};
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -22,6 +24,10 @@ enum Level {
     #[cfg(target_arch = "x86_64")]
     Avx2,
     #[cfg(target_arch = "x86_64")]
+    AvxVnni,
+    #[cfg(all(test, target_arch = "x86_64"))]
+    Avx512Vl,
+    #[cfg(target_arch = "x86_64")]
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
@@ -36,6 +42,10 @@ const LEVELS: &[Level] = &[
     Level::Scalar,
     #[cfg(target_arch = "x86_64")]
     Level::Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Level::AvxVnni,
+    #[cfg(all(test, target_arch = "x86_64"))]
+    Level::Avx512Vl,
     #[cfg(target_arch = "x86_64")]
     Level::Avx512,
     #[cfg(target_arch = "x86_64")]
@@ -54,6 +64,10 @@ impl Level {
             Level::Avx2 => {
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => Level::Avx2.present() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(all(test, target_arch = "x86_64"))]
+            Level::Avx512Vl => Level::Avx512.present(),
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 Level::Avx2.present()
@@ -77,6 +91,10 @@ impl Level {
             Level::Scalar => "scalar",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => "avxvnni",
+            #[cfg(all(test, target_arch = "x86_64"))]
+            Level::Avx512Vl => "avx512vl",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => "avx512",
             #[cfg(target_arch = "x86_64")]
@@ -103,7 +121,7 @@ impl Tier {
         LEVELS.iter().filter(|level| level.present()).map(|&level| Tier(level)).collect()
     }
 
-    /// `scalar`; `avx2` (with FMA and F16C), `avx512` (F, BW, VL, DQ, VNNI), `avx512bf16`; `neon`, `neon-dotprod`.
+    /// `scalar`; `avx2` (with FMA and F16C), `avxvnni`, `avx512` (F, BW, VL, DQ, VNNI), `avx512bf16`; `neon`, `neon-dotprod`.
     pub fn name(self) -> &'static str {
         self.0.name()
     }
@@ -113,7 +131,9 @@ impl Tier {
         match self.0 {
             Level::Scalar => false,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => false,
+            Level::Avx2 | Level::AvxVnni | Level::Avx512 => false,
+            #[cfg(all(test, target_arch = "x86_64"))]
+            Level::Avx512Vl => false,
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Bf16 => true,
             #[cfg(target_arch = "aarch64")]
@@ -127,11 +147,19 @@ impl Tier {
             Level::Scalar => kernel.run(Scalar),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a Tier exists only if its instructions do.
-            Level::Avx2 => unsafe { Avx2::new() }.run(kernel),
+            Level::AvxVnni if K::INTEGER_DOT => unsafe { Avx2::<Vnni>::new() }.run(kernel),
+            #[cfg(all(test, target_arch = "x86_64"))]
+            // SAFETY: as above.
+            Level::Avx512Vl if K::INTEGER_DOT => unsafe { Avx2::<Vnni512>::new() }.run(kernel),
+            #[cfg(all(test, target_arch = "x86_64"))]
+            // SAFETY: as above.
+            Level::Avx512Vl => unsafe { Avx2::<Madd>::new() }.run(kernel),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Level::Avx2 | Level::AvxVnni => unsafe { Avx2::<Madd>::new() }.run(kernel),
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Level::Avx512 => unsafe { Avx512::<false>::new() }.run(kernel),
-            // Only the products of BF16 differ from Avx512: the rest need not be compiled twice.
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Level::Avx512Bf16 if K::BF16_DOT => unsafe { Avx512::<true>::new() }.run(kernel),

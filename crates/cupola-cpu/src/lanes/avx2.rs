@@ -6,7 +6,7 @@
 
 use super::{LANES, Lanes, Vector};
 use crate::math;
-use crate::simd::Avx2;
+use crate::simd::{Avx2, IntegerDot};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 use std::ops::{Add, Div, Mul, Sub};
@@ -40,7 +40,7 @@ macro_rules! each {
 #[derive(Clone, Copy)]
 pub(crate) struct Four([__m256; 4]);
 
-impl Lanes for Avx2 {
+impl<D: IntegerDot> Lanes for Avx2<D> {
     type V = Four;
     const ATTENTION_ROWS: usize = 2;
 

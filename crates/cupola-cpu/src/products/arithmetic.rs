@@ -13,7 +13,7 @@ pub(crate) trait Arithmetic: 'static {
     const INPUTS: usize;
     /// Inputs of a group: 32, 16 or 8.
     const GROUP: usize;
-    /// Whether groups have scales (of weights and of activations).
+    /// Whether inputs are integers; their groups have scales (of weights and of activations).
     const SCALED: bool;
     /// Whether groups have minima, to be subtracted.
     const MIN: bool;

@@ -65,6 +65,7 @@ pub(crate) struct MatVec<'a, C> {
 
 impl<C: Packed> Kernel for MatVec<'_, C> {
     type Output = ();
+    const INTEGER_DOT: bool = C::Arithmetic::SCALED;
     const BF16_DOT: bool = C::Arithmetic::BF16_DOT;
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -182,6 +183,7 @@ pub(crate) struct Product<'a, C> {
 
 impl<C: Packed> Kernel for Product<'_, C> {
     type Output = ();
+    const INTEGER_DOT: bool = C::Arithmetic::SCALED;
     const BF16_DOT: bool = C::Arithmetic::BF16_DOT;
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
@@ -303,6 +305,7 @@ struct Tile<'a, A, const T: usize> {
 
 impl<A: Arithmetic, const T: usize> Kernel for Tile<'_, A, T> {
     type Output = ();
+    const INTEGER_DOT: bool = A::SCALED;
     const BF16_DOT: bool = A::BF16_DOT;
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {

@@ -216,6 +216,7 @@ struct TileSizes;
 
 impl Kernel for TileSizes {
     type Output = TileSize;
+    const INTEGER_DOT: bool = true;
     #[inline(always)]
     fn run<S: Simd>(self, _: S) -> TileSize {
         TileSize { rows: S::TILE, exact_rows: S::EXACT_TILE, panels: S::COLUMNS / S::HALVES }

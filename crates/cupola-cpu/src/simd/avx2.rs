@@ -1,25 +1,97 @@
-//! AVX2 with FMA and F16C: 8 rows to a vector, and 16 registers.
+//! AVX2 with FMA and F16C: 8 rows to a vector, and 16 registers. Bytes and 16-bit integers are multiplied with instructions
+//! of AVX2 or of VNNI in vectors of this size.
 
 use super::quantise::{MAX8, MAX16, Quantised, scale_and_inverse};
 use super::{Kernel, Simd};
 use crate::memory::Line;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2(());
+pub(crate) struct Avx2<D>(PhantomData<D>);
 
-impl Avx2 {
+impl<D: IntegerDot> Avx2<D> {
     /// # Safety
-    /// The processor has AVX2, FMA and F16C.
+    /// The processor has AVX2, FMA and F16C, and the instructions of `D`.
     pub(crate) unsafe fn new() -> Self {
-        Avx2(())
+        Avx2(PhantomData)
     }
 }
 
-#[inline(never)]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn run<K: Kernel>(s: Avx2, kernel: K) -> K::Output {
-    kernel.run(s)
+/// How integers are multiplied and summed; the operations are those of [`Simd`].
+///
+/// # Safety
+/// Of all its functions: the processor has the instructions.
+pub(crate) trait IntegerDot: Copy + Send + Sync + 'static {
+    const CENTRED: bool;
+    const TILE: usize;
+    unsafe fn run<K: Kernel>(kernel: K) -> K::Output;
+    unsafe fn bytes(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i;
+    unsafe fn pairs(acc: __m256i, w: __m256i, x: __m256i) -> __m256i;
+}
+
+/// `vpmaddubsw` and `vpmaddwd` of AVX2.
+#[derive(Clone, Copy)]
+pub(crate) struct Madd;
+
+/// `vpdpbusd` and `vpdpwssd` of AVX-VNNI. Not yet run on a processor that has them: what is tested is [`Vnni512`].
+#[derive(Clone, Copy)]
+pub(crate) struct Vnni;
+
+/// The same instructions in the encoding of AVX-512, with which processors without AVX-VNNI test what is built on it. No
+/// tier: where it exists, vectors twice as long do too, and are never slower.
+#[cfg(test)]
+#[derive(Clone, Copy)]
+pub(crate) struct Vnni512;
+
+macro_rules! integer_dot {
+    ($name:ident, $features:literal, centred: $centred:literal, tile: $tile:literal, $bytes:expr, $pairs:expr) => {
+        // SAFETY of the blocks below: the functions' own condition.
+        impl IntegerDot for $name {
+            const CENTRED: bool = $centred;
+            const TILE: usize = $tile;
+            #[inline(always)]
+            unsafe fn run<K: Kernel>(kernel: K) -> K::Output {
+                #[inline(never)]
+                #[target_feature(enable = $features)]
+                fn run<K: Kernel>(s: Avx2<$name>, kernel: K) -> K::Output {
+                    kernel.run(s)
+                }
+                unsafe { run(Avx2(PhantomData), kernel) }
+            }
+            #[inline(always)]
+            unsafe fn bytes(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+                unsafe { $bytes(acc, codes, x) }
+            }
+            #[inline(always)]
+            unsafe fn pairs(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+                unsafe { $pairs(acc, w, x) }
+            }
+        }
+    };
+}
+// Registers: `2 * TILE` integer sums, as many float sums, 2 weights, 1 activation; without VNNI also temporaries.
+integer_dot!(Madd, "avx2,fma,f16c", centred: true, tile: 2, madd_bytes, madd_pairs);
+integer_dot!(
+    Vnni, "avx2,fma,f16c,avxvnni", centred: false, tile: 3, _mm256_dpbusd_avx_epi32, _mm256_dpwssd_avx_epi32
+);
+#[cfg(test)]
+integer_dot!(
+    Vnni512, "avx2,fma,f16c,avx512vnni,avx512vl", centred: false, tile: 3, _mm256_dpbusd_epi32, _mm256_dpwssd_epi32
+);
+
+/// `vpmaddubsw` adds two products in 16 bits with saturation, hence [`Simd::CENTRED`].
+#[inline]
+#[target_feature(enable = "avx2")]
+fn madd_bytes(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+    let pairs = _mm256_maddubs_epi16(codes, x);
+    _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+fn madd_pairs(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+    _mm256_add_epi32(acc, _mm256_madd_epi16(w, x))
 }
 
 /// 32 activations as integers of at most `largest`, and their scale.
@@ -74,21 +146,19 @@ unsafe fn sums(q: [__m256i; 4]) -> [i32; 2] {
 // SAFETY of every block below: the value `self` exists only if the instructions do, and loads and stores get references
 // to as many bytes as they touch, `half` being 0 or 1.
 #[allow(clippy::undocumented_unsafe_blocks)]
-impl Simd for Avx2 {
+impl<D: IntegerDot> Simd for Avx2<D> {
     const ROWS: usize = 8;
-    // 4 integer sums, 4 float sums, 2 weights, 1 activation and temporaries.
     const COLUMNS: usize = 2;
-    const TILE: usize = 2;
+    const TILE: usize = D::TILE;
     const EXACT_TILE: usize = 3;
     const EXACT_LANES: usize = 4;
-    // vpmaddubsw adds two products in 16 bits with saturation.
-    const CENTRED: bool = true;
+    const CENTRED: bool = D::CENTRED;
     type F = __m256;
     type I = __m256i;
 
     #[inline(always)]
     fn run<K: Kernel>(self, kernel: K) -> K::Output {
-        unsafe { run(self, kernel) }
+        unsafe { D::run(kernel) }
     }
 
     #[inline(always)]
@@ -200,10 +270,7 @@ impl Simd for Avx2 {
 
     #[inline(always)]
     fn dot(self, acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
-        unsafe {
-            let pairs = _mm256_maddubs_epi16(codes, x);
-            _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        }
+        unsafe { D::bytes(acc, codes, x) }
     }
     #[inline(always)]
     fn dot_centred(self, acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
@@ -215,7 +282,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_pairs(self, acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
-        unsafe { _mm256_add_epi32(acc, _mm256_madd_epi16(w, x)) }
+        unsafe { D::pairs(acc, w, x) }
     }
     fn dot_bf16(self, _: __m256, _: __m256i, _: __m256i) -> __m256 {
         unreachable!("no BF16 instruction")

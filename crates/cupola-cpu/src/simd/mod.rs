@@ -17,8 +17,10 @@ mod quantise;
 mod scalar;
 
 use crate::memory::Line;
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) use avx2::Vnni512;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
+pub(crate) use avx2::{Avx2, IntegerDot, Madd, Vnni};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 #[cfg(target_arch = "aarch64")]
@@ -29,7 +31,11 @@ pub(crate) use scalar::Scalar;
 /// Something to run with the instructions of a tier.
 pub(crate) trait Kernel {
     type Output;
-    /// Whether it uses [`Simd::dot_bf16`].
+    /// Whether it uses [`Simd::dot`] or [`Simd::dot_pairs`]. Tiers that only have better instructions for these run other
+    /// kernels as the tier below does, so that those are not compiled twice.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    const INTEGER_DOT: bool = false;
+    /// Whether it uses [`Simd::dot_bf16`]; likewise.
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     const BF16_DOT: bool = false;
     /// Must be `#[inline(always)]`.
