@@ -46,7 +46,6 @@ pub(crate) struct Vnni512;
 
 macro_rules! integer_dot {
     ($name:ident, $features:literal, centred: $centred:literal, tile: $tile:literal, $bytes:expr, $pairs:expr) => {
-        // SAFETY of the blocks below: the functions' own condition.
         impl IntegerDot for $name {
             const CENTRED: bool = $centred;
             const TILE: usize = $tile;
@@ -57,14 +56,17 @@ macro_rules! integer_dot {
                 fn run<K: Kernel>(s: Avx2<$name>, kernel: K) -> K::Output {
                     kernel.run(s)
                 }
+                // SAFETY: this function's own condition.
                 unsafe { run(Avx2(PhantomData), kernel) }
             }
             #[inline(always)]
             unsafe fn bytes(acc: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+                // SAFETY: this function's own condition.
                 unsafe { $bytes(acc, codes, x) }
             }
             #[inline(always)]
             unsafe fn pairs(acc: __m256i, w: __m256i, x: __m256i) -> __m256i {
+                // SAFETY: this function's own condition.
                 unsafe { $pairs(acc, w, x) }
             }
         }
