@@ -39,7 +39,7 @@ pub(crate) struct Madd;
 pub(crate) struct Vnni;
 
 /// The same instructions in the encoding of AVX-512, with which processors without AVX-VNNI test what is built on it. No
-/// tier: where it exists, vectors twice as long do too, and are never slower.
+/// tier: it has not been compared with vectors twice as long.
 #[cfg(test)]
 #[derive(Clone, Copy)]
 pub(crate) struct Vnni512;
