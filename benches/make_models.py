@@ -127,11 +127,12 @@ def write_random(path, layers):
     part.replace(path)
 
 
-def quantize_with_llama_cpp(source, path, kind):
+def quantize_with_llama_cpp(source, path, file_type):
+    """Writes a type by its number in llama.cpp's `enum llama_ftype`."""
     import llama_cpp
 
     params = llama_cpp.llama_model_quantize_default_params()
-    params.ftype = LLAMA_CPP_TYPES[kind]
+    params.ftype = file_type
     params.allow_requantize = True
     if llama_cpp.llama_model_quantize(str(source).encode(), str(path).encode(), params) != 0:
         sys.exit(f"llama.cpp cannot write {path}")
@@ -165,7 +166,7 @@ def main():
             if path.exists():
                 continue
             if kind in LLAMA_CPP_TYPES:
-                quantize_with_llama_cpp(source, path, kind)
+                quantize_with_llama_cpp(source, path, LLAMA_CPP_TYPES[kind])
             else:
                 subprocess.run([args.cupola, "quantize", source, path, "--type", kind], check=True)
             print(path)

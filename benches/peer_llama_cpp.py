@@ -49,7 +49,8 @@ def main():
         raise SystemExit(f"llama.cpp does not load {args.model}")
     params = lc.llama_context_default_params()
     params.n_ctx = args.depth + max(args.prompt, args.generate, args.first) + 32
-    params.n_batch = params.n_ubatch = max(512, args.prompt, args.first)
+    params.n_batch = max(512, args.prompt, args.first)
+    params.n_ubatch = 512  # llama.cpp's default; a long prompt in one piece is slower
     params.n_threads = params.n_threads_batch = args.threads
     params.type_k = params.type_v = KV_TYPES[args.kv_type]
     context = lc.llama_init_from_model(model, params)

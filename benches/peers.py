@@ -113,7 +113,6 @@ class Bench:
         """Seconds from the start of loading, with a warm file cache, to the first token."""
         a = self.args
         options = ["--raw", "--max-tokens", 1, "--temp", 0, "-t", a.threads, "--kv-type", a.kv_type, "--json"]
-
         command = [a.cupola, "run", model, "Once", *options]
         tokens = run(command)[0]["usage"]["prompt_tokens"]
 

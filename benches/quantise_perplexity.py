@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 
-import llama_cpp
+from make_models import quantize_with_llama_cpp
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "scripts"))
@@ -43,10 +43,7 @@ def main():
         for name in args.types.split(","):
             ours, theirs = f"{folder}/ours.gguf", f"{folder}/theirs.gguf"
             cupola("quantize", args.model, ours, "--type", name, "--force")
-            params = llama_cpp.llama_model_quantize_default_params()
-            params.ftype = TYPES[name]
-            if llama_cpp.llama_model_quantize(args.model.encode(), theirs.encode(), params) != 0:
-                sys.exit(f"llama.cpp could not quantise {args.model} to {name}")
+            quantize_with_llama_cpp(args.model, theirs, TYPES[name])
             chunks = ["--chunks", args.chunks] if args.chunks else []
 
             def ours_on(file):

@@ -42,13 +42,15 @@ pub(crate) trait Storage: 'static {
 /// Lines that the keys or values of a head take in a block, `dim` being the key's width or the value's stride; absent if
 /// that overflows.
 pub(crate) fn head_lines(kv_type: KvType, dim: usize) -> Option<usize> {
-    let floats = |bytes: usize| dim.checked_mul(BLOCK_TOKENS * bytes);
-    let bytes = match kv_type {
-        KvType::F32 => floats(4)?,
-        KvType::F16 | KvType::BF16 => floats(2)?,
-        KvType::Q8_0 => Codes::groups_at(dim)?.checked_add(dim.div_ceil(LANES).checked_mul(4 * BLOCK_TOKENS)?)?,
-    };
-    Some(bytes / size_of::<Line>())
+    // No other type takes more, but for the padding of a few lines.
+    let f32_lines = dim.checked_mul(BLOCK_TOKENS * size_of::<f32>())? / size_of::<Line>();
+    Some(match kv_type {
+        KvType::F32 => f32_lines,
+        KvType::F16 | KvType::BF16 => f32_lines / 2,
+        KvType::Q8_0 => {
+            Codes::code_lines(dim) + dim.div_ceil(LANES) * BLOCK_TOKENS * size_of::<f32>() / size_of::<Line>()
+        }
+    })
 }
 
 /// A head's part of a block as elements of a type for which all bits are valid, at most as aligned as lines.
@@ -175,21 +177,22 @@ impl<E: Float> Storage for Floats<E> {
 pub(crate) struct Codes;
 
 impl Codes {
-    /// Bytes from the first code to the first scale.
-    fn groups_at(dim: usize) -> Option<usize> {
-        dim.checked_mul(BLOCK_TOKENS)?.checked_next_multiple_of(size_of::<Line>())
+    /// Lines before the first scale.
+    #[inline(always)]
+    fn code_lines(dim: usize) -> usize {
+        (dim * BLOCK_TOKENS).div_ceil(size_of::<Line>())
     }
 
     /// The codes and the scales of a head's part.
     #[inline(always)]
     fn split(lines: &[Line], dim: usize) -> (&[i8], &[f32]) {
-        let (codes, scales) = lines.split_at((dim * BLOCK_TOKENS).div_ceil(size_of::<Line>()));
+        let (codes, scales) = lines.split_at(Codes::code_lines(dim));
         (elements(codes), elements(scales))
     }
 
     #[inline(always)]
     fn split_mut(lines: &mut [Line], dim: usize) -> (&mut [i8], &mut [f32]) {
-        let (codes, scales) = lines.split_at_mut((dim * BLOCK_TOKENS).div_ceil(size_of::<Line>()));
+        let (codes, scales) = lines.split_at_mut(Codes::code_lines(dim));
         (elements_mut(codes), elements_mut(scales))
     }
 

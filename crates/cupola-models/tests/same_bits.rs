@@ -2,14 +2,14 @@
 
 #[path = "common/logit_hashes.rs"]
 mod logit_hashes;
+#[allow(dead_code)]
+#[path = "common/references.rs"]
+mod references;
 
 use cupola_cpu::Tier;
 use logit_hashes::{BATCHES, CHUNKS, THREADS, hashes};
+use references::folder;
 use std::path::{Path, PathBuf};
-
-fn reference(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/refs").join(name)
-}
 
 fn embedded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../assets/stories-7m-q8_0.gguf")
@@ -25,7 +25,7 @@ fn all(path: &Path, exact: bool, tier: &str) -> Vec<u64> {
 
 #[test]
 fn exact_mode_on_every_instruction_set() {
-    for path in [reference("llama3"), reference("gemma3"), embedded()] {
+    for path in [folder("llama3"), folder("gemma3"), embedded()] {
         let first = all(&path, true, "scalar")[0];
         for tier in Tier::available() {
             let hashes = all(&path, true, tier.name());
@@ -36,7 +36,7 @@ fn exact_mode_on_every_instruction_set() {
 
 #[test]
 fn default_mode_on_each_instruction_set() {
-    for path in [reference("llama3"), reference("gemma3"), embedded()] {
+    for path in [folder("llama3"), folder("gemma3"), embedded()] {
         for tier in Tier::available() {
             let hashes = all(&path, false, tier.name());
             assert!(hashes.iter().all(|h| *h == hashes[0]), "{} on {tier}: {hashes:x?}", path.display());

@@ -94,18 +94,13 @@ impl Target {
     pub fn format(self, name: &str, layers: usize, tied: bool) -> Format {
         let is_output = name == "output.weight" || (tied && name == "token_embd.weight");
         match self {
-            Target::Plain(format) if is_output && bits(format) < bits(Format::Q6_K) => Format::Q6_K,
+            // Blocks of every format divide 256.
+            Target::Plain(f) if is_output && f.row_bytes(256) < Format::Q6_K.row_bytes(256) => Format::Q6_K,
             Target::Plain(format) => format,
             Target::Mix(_) if is_output => Format::Q6_K,
             Target::Mix(mix) => mix.format(name, layers),
         }
     }
-}
-
-/// Bits of a value.
-fn bits(format: Format) -> f64 {
-    let layout = format.layout();
-    8.0 * layout.bytes as f64 / layout.block as f64
 }
 
 impl Mix {

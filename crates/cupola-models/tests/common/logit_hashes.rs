@@ -49,7 +49,8 @@ fn hash(runner: &mut Runner, vocab: usize, length: usize, chunk: usize, batch: u
     let tables: Vec<Vec<u32>> =
         (0..batch).map(|s| (0..blocks_each).map(|b| (b * batch + s) as u32).collect()).collect();
     let mut lengths = vec![0; batch];
-    let mut hash = Fnv::new();
+    // FNV-1a, 64 bits (Fowler, Noll and Vo), of the bytes of all logits.
+    let mut hash = 0xcbf2_9ce4_8422_2325;
     while lengths[prompt] < length {
         let (mut tokens, mut spans, mut wanted) = (vec![], vec![], vec![]);
         for sequence in 0..batch {
@@ -63,24 +64,9 @@ fn hash(runner: &mut Runner, vocab: usize, length: usize, chunk: usize, batch: u
             spans.push(Span { rows, start, blocks: &tables[sequence], rope_length });
             lengths[sequence] += rows;
         }
-        for logit in runner.run(&Step { tokens: &tokens, spans: &spans, wanted: &wanted })? {
-            hash.add(logit.to_bits());
-        }
+        let logits = runner.run(&Step { tokens: &tokens, spans: &spans, wanted: &wanted })?;
+        let bytes = logits.iter().flat_map(|logit| logit.to_le_bytes());
+        hash = bytes.fold(hash, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     }
-    Ok(hash.0)
-}
-
-/// FNV-1a, 64 bits (Fowler, Noll and Vo).
-struct Fnv(u64);
-
-impl Fnv {
-    fn new() -> Fnv {
-        Fnv(0xcbf2_9ce4_8422_2325)
-    }
-
-    fn add(&mut self, word: u32) {
-        for byte in word.to_le_bytes() {
-            self.0 = (self.0 ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-        }
-    }
+    Ok(hash)
 }

@@ -23,6 +23,11 @@ pub const NAMES: [&str; 16] = [
     "phi3_short",
 ];
 
+/// The folder of a reference.
+pub fn folder(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/refs")).join(name)
+}
+
 /// A reference checkpoint.
 pub struct Reference {
     pub folder: PathBuf,
@@ -37,7 +42,7 @@ pub struct Reference {
 
 impl Reference {
     pub fn open(name: &str) -> Reference {
-        let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/data/refs")).join(name);
+        let folder = folder(name);
         let file = Safetensors::open(folder.join("expected.safetensors")).unwrap();
         let words = |name: &str| -> Vec<[u8; 4]> {
             let tensor = file.tensor(name).unwrap_or_else(|| panic!("{name} is missing"));
