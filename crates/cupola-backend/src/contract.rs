@@ -1,10 +1,11 @@
 //! The traits that a device implements.
 
-use crate::{BackendError, Device, Stats, UploadError, Verdict, WeightSource};
+use crate::{BackendError, Device, PackedCopyError, Stats, UploadError, Verdict, WeightSource};
 use cupola_graph::{KvType, Op, Program, Step, ValueId, WeightId};
 use std::any::Any;
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How finely activations are rounded where they meet weights, unless [`Options::exact`] is set.
@@ -33,6 +34,8 @@ pub struct Options {
     pub kv_type: KvType,
     /// The highest CPU instruction set to use, by name; absent: the best that the machine has.
     pub cpu_tier: Option<String>,
+    /// A file with the weights as the device computes with them; see [`Backend::keep_packed`].
+    pub packed: Option<PackedCopy>,
     /// Measure every op's time for [`Backend::stats`].
     pub profile: bool,
 }
@@ -45,6 +48,7 @@ impl Default for Options {
             threads: None,
             kv_type: KvType::F16,
             cpu_tier: None,
+            packed: None,
             profile: false,
         }
     }
@@ -55,6 +59,16 @@ impl Options {
     pub fn kv(&self) -> KvType {
         if self.exact { KvType::F32 } else { self.kv_type }
     }
+}
+
+/// A file in which a backend keeps the weights of one checkpoint in the form that it computes with, so that the next start
+/// need not make that form anew.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackedCopy {
+    /// Where it is, or is to be.
+    pub path: PathBuf,
+    /// What the weights are made from: a copy of anything else is not used.
+    pub identity: String,
 }
 
 /// One device that runs ops.
@@ -71,6 +85,14 @@ pub trait Backend: Send + Sync {
 
     /// Prepares a run of consecutive ops.
     fn compile(&self, segment: Segment) -> Result<Box<dyn Executable>, BackendError>;
+
+    /// Writes [`Options::packed`] with the weights that were uploaded, unless it is there already. Does nothing on devices
+    /// that have no use for it. `progress` hears the bytes written and those in all, first before anything is done, and may
+    /// break off: then, as after an error, nothing is left behind. The folder must exist.
+    fn keep_packed(&self, progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), PackedCopyError> {
+        let _ = progress;
+        Ok(())
+    }
 
     /// What the device has done since it was opened.
     fn stats(&self) -> Stats;

@@ -1,6 +1,7 @@
 //! Declines and errors.
 
 use cupola_graph::GraphError;
+use std::path::PathBuf;
 
 /// Whether a backend takes an op.
 #[derive(Clone, Debug, PartialEq)]
@@ -93,4 +94,14 @@ pub enum BackendError {
     /// A program or step that does not fit together.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+/// A packed copy could not be written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("cannot keep packed weights in {}: {reason}", path.display())]
+pub struct PackedCopyError {
+    /// The file.
+    pub path: PathBuf,
+    /// What the system said.
+    pub reason: String,
 }

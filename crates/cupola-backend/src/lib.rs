@@ -15,9 +15,9 @@ mod runner;
 mod source;
 mod stats;
 
-pub use contract::{Activations, Backend, DeviceWeight, Executable, HostValues, Options, Segment};
+pub use contract::{Activations, Backend, DeviceWeight, Executable, HostValues, Options, PackedCopy, Segment};
 pub use device::{Device, DeviceChoice};
-pub use error::{BackendError, Decline, SourceError, UploadError, Verdict};
+pub use error::{BackendError, Decline, PackedCopyError, SourceError, UploadError, Verdict};
 pub use one_op::{AttentionJob, MatmulJob, attention, matmul};
 pub use partition::{Assignment, partition};
 pub use registry::{Provider, Registry, SelectError, Selection};

@@ -3,6 +3,7 @@
 use crate::commands::{bench, chat, devices, inspect, logits, perplexity, pull, quantize, run};
 use clap::builder::{FalseyValueParser, styling};
 use clap::{Parser, Subcommand};
+use cupola::PackedFolder;
 use cupola_backend::{Activations, DeviceChoice, Options};
 use cupola_graph::KvType;
 use std::num::NonZeroUsize;
@@ -88,6 +89,15 @@ pub struct DeviceArgs {
     /// each 32; --exact stores f32
     #[arg(long, value_name = "TYPE", default_value = "f16", value_parser = parse_kv_type)]
     pub kv_type: KvType,
+
+    /// Folder for copies of weights in the form that the CPU computes with, made by run and chat so that the next start is
+    /// quick [default: cupola/packed in the cache folder]
+    #[arg(long, value_name = "DIR", env = "CUPOLA_PACKED", conflicts_with = "no_packed", hide_short_help = true)]
+    pub packed: Option<PathBuf>,
+
+    /// Neither write nor use such copies
+    #[arg(long, env = "CUPOLA_NO_PACKED", value_parser = FalseyValueParser::new(), hide_short_help = true)]
+    pub no_packed: bool,
 }
 
 impl DeviceArgs {
@@ -99,9 +109,29 @@ impl DeviceArgs {
             threads: threads.map(NonZeroUsize::get),
             kv_type: self.kv_type,
             cpu_tier: self.cpu_tier.clone(),
+            packed: None,
             profile,
         }
     }
+
+    /// Where packed copies are. Without a home folder there are none.
+    pub fn packed_folder(&self) -> Option<PackedFolder> {
+        let default = || Some(cache_folder()?.join("cupola").join("packed"));
+        self.packed.clone().or_else(default).filter(|_| !self.no_packed).map(PackedFolder::new)
+    }
+}
+
+/// Where programs of this system keep what they can make again.
+fn cache_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|folder| !folder.is_empty()).map(PathBuf::from);
+    if cfg!(windows) {
+        return variable("LOCALAPPDATA");
+    }
+    let home = std::env::home_dir().filter(|folder| !folder.as_os_str().is_empty());
+    if cfg!(target_os = "macos") {
+        return Some(home?.join("Library").join("Caches"));
+    }
+    variable("XDG_CACHE_HOME").or_else(|| Some(home?.join(".cache")))
 }
 
 pub fn parse_activations(text: &str) -> Result<Activations, String> {

@@ -2,11 +2,12 @@
 
 use crate::args::{ComputeArgs, HubArgs, SamplingArgs};
 use crate::failure::{Failure, Result};
-use crate::{embedded, terminal};
-use cupola::{Engine, EngineOptions, GenerateOptions, Sampling, SessionOptions};
+use crate::{embedded, interrupt, terminal};
+use cupola::{CancelToken, Engine, EngineError, EngineOptions, GenerateOptions, Sampling, SessionOptions};
 use cupola_formats::Checkpoint;
 use cupola_formats::hub::HubModel;
 use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Where a model is.
@@ -73,6 +74,7 @@ pub fn load(checkpoint: &Checkpoint, compute: &ComputeArgs, context: Option<usiz
     let options = EngineOptions {
         device: compute.device.device.clone(),
         backend: compute.device.options(compute.threads, profile),
+        packed: compute.device.packed_folder(),
         context,
         ..EngineOptions::default()
     };
@@ -90,6 +92,50 @@ pub fn load(checkpoint: &Checkpoint, compute: &ComputeArgs, context: Option<usiz
         terminal::note(&format!("note: {note}"));
     }
     Ok(engine)
+}
+
+/// Keeps a copy of the weights for the next start.
+pub fn keep_packed(engine: &Engine) {
+    let start = Instant::now();
+    let bar = terminal::bytes_bar("Keeping packed weights for the next start", 0);
+    let kept = engine.keep_packed(&interrupt::token(), &mut |progress| {
+        if start.elapsed() > QUIET {
+            bar.set_length(progress.total);
+            bar.set_position(progress.done);
+        }
+    });
+    bar.finish_and_clear();
+    warn_of_packing(kept);
+}
+
+/// Does the same beside a conversation.
+pub fn keep_packed_meanwhile(engine: &Engine) -> Packing {
+    let (engine, cancel) = (engine.clone(), CancelToken::new());
+    let token = cancel.clone();
+    Packing { cancel, thread: std::thread::spawn(move || engine.keep_packed(&token, &mut |_| {})) }
+}
+
+/// Packed weights on their way to the disk.
+pub struct Packing {
+    cancel: CancelToken,
+    thread: JoinHandle<std::result::Result<(), EngineError>>,
+}
+
+impl Packing {
+    /// Gives up what is not finished.
+    pub fn end(self) {
+        self.cancel.cancel();
+        if let Ok(kept) = self.thread.join() {
+            warn_of_packing(kept);
+        }
+    }
+}
+
+/// That it fails is no reason to fail: everything that was asked for is done.
+fn warn_of_packing(kept: std::result::Result<(), EngineError>) {
+    if let Err(error) = kept {
+        terminal::warning(&format!("{error}; --no-packed does without"));
+    }
 }
 
 impl SamplingArgs {
@@ -116,7 +162,7 @@ impl SamplingArgs {
 
     /// What holds for one reply. Ctrl-C cancels it.
     pub fn generate(&self) -> GenerateOptions {
-        GenerateOptions { max_tokens: self.max_tokens, cancel: crate::interrupt::token(), ..GenerateOptions::default() }
+        GenerateOptions { max_tokens: self.max_tokens, cancel: interrupt::token(), ..GenerateOptions::default() }
     }
 }
 

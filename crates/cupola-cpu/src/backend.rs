@@ -1,15 +1,17 @@
 //! The CPU as a [`Backend`].
 
 use crate::executor::Executor;
+use crate::packed::PackedFile;
 use crate::pool::{Pool, default_threads};
 use crate::products::{Matrix, MatrixError, Mode};
 use crate::provider;
 use crate::tier::Tier;
 use cupola_backend::{
-    Backend, BackendError, Decline, Device, DeviceWeight, Executable, Options, Segment, SourceError, Stats,
-    UploadError, Verdict, WeightSource,
+    Backend, BackendError, Decline, Device, DeviceWeight, Executable, Options, PackedCopyError, Segment, SourceError,
+    Stats, UploadError, Verdict, WeightSource,
 };
 use cupola_graph::{KvType, Op, Program, WeightId};
+use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a weight that are read and packed at a time.
@@ -20,6 +22,7 @@ const PANEL_ROWS: usize = 16;
 /// The CPU: takes every op, is the fallback of every other device, and defines the bits of exact mode.
 pub struct CpuBackend {
     shared: Arc<Shared>,
+    packed: Option<PackedFile>,
     profile: bool,
 }
 
@@ -69,7 +72,8 @@ impl CpuBackend {
         let device = provider::device(tier, pool.threads());
         let mode = if options.exact { Mode::Exact } else { Mode::Fast(options.activations) };
         let shared = Shared { device, pool, tier, mode, kv_type: options.kv(), stats: Mutex::default() };
-        Ok(CpuBackend { shared: Arc::new(shared), profile: options.profile })
+        let packed = options.packed.clone().map(PackedFile::new);
+        Ok(CpuBackend { shared: Arc::new(shared), packed, profile: options.profile })
     }
 
     /// The instruction set in use.
@@ -88,6 +92,10 @@ impl Backend for CpuBackend {
     }
 
     fn upload(&self, program: &Program, id: WeightId, source: &dyn WeightSource) -> Result<DeviceWeight, UploadError> {
+        let uploaded = |matrix: Arc<Matrix>| DeviceWeight { bytes: matrix.packed_bytes(), data: matrix };
+        if let Some(matrix) = self.packed.as_ref().and_then(|packed| packed.find(program, id)) {
+            return Ok(uploaded(Arc::new(matrix)));
+        }
         let weight = program.weight(id);
         let error = |e: MatrixError| match e {
             MatrixError::OutOfMemory(e) => {
@@ -116,12 +124,19 @@ impl Backend for CpuBackend {
             drop(bytes);
             source.release(id, range);
         }
-        let bytes = matrix.packed_bytes();
-        Ok(DeviceWeight { data: Arc::new(matrix), bytes })
+        let matrix = Arc::new(matrix);
+        if let Some(packed) = &self.packed {
+            packed.add(program, id, &matrix);
+        }
+        Ok(uploaded(matrix))
     }
 
     fn compile(&self, segment: Segment) -> Result<Box<dyn Executable>, BackendError> {
         Ok(Box::new(Executor::new(self.shared.clone(), segment, self.profile)?))
+    }
+
+    fn keep_packed(&self, progress: &mut dyn FnMut(u64, u64) -> ControlFlow<()>) -> Result<(), PackedCopyError> {
+        self.packed.as_ref().map_or(Ok(()), |packed| packed.keep(progress))
     }
 
     fn stats(&self) -> Stats {

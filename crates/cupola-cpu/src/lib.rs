@@ -9,6 +9,7 @@ mod lanes;
 pub mod math;
 pub mod memory;
 mod ops;
+mod packed;
 pub mod pool;
 pub mod products;
 mod provider;

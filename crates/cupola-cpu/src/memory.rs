@@ -1,6 +1,9 @@
-//! Zeroed memory for weights and scratch: aligned to cache lines, on huge pages when large.
+//! Memory for weights and scratch in cache lines: zeroed, on huge pages when large; or a file's, mapped.
 
+use memmap2::Mmap;
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
 
 /// A cache line, and one 64-byte vector: the unit in which packed weights are laid out.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +33,38 @@ impl Line {
     pub fn floats_mut(&mut self) -> &mut [f32; 16] {
         // SAFETY: as above; the borrow is exclusive.
         unsafe { &mut *self.0.as_mut_ptr().cast() }
+    }
+}
+
+/// The lines as bytes.
+pub(crate) fn bytes(lines: &[Line]) -> &[u8] {
+    // SAFETY: lines are nothing but bytes.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+}
+
+/// Lines of a mapped file.
+#[derive(Debug)]
+pub(crate) struct MappedLines {
+    map: Arc<Mmap>,
+    lines: Range<usize>,
+}
+
+impl MappedLines {
+    /// These lines of a file; absent if they are not all within it.
+    pub fn new(map: Arc<Mmap>, lines: Range<usize>) -> Option<MappedLines> {
+        // Mappings begin on pages; were one not to, its lines could not be had.
+        let aligned = map.as_ptr().addr().is_multiple_of(align_of::<Line>());
+        (aligned && lines.start <= lines.end && lines.end <= map.len() / size_of::<Line>())
+            .then_some(MappedLines { map, lines })
+    }
+}
+
+impl std::ops::Deref for MappedLines {
+    type Target = [Line];
+    #[inline(always)]
+    fn deref(&self) -> &[Line] {
+        // SAFETY: `new` has checked range and alignment; any bits are a line; the map lives as long as self.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<Line>().add(self.lines.start), self.lines.len()) }
     }
 }
 

@@ -218,6 +218,13 @@ impl Checkpoint {
         self.tensors().map(|tensor| tensor.elements() as u64).fold(0, u64::saturating_add)
     }
 
+    /// A line for each file of weights with its path, size and time: what is made from a checkpoint can be kept under it and
+    /// used as long as it is the same. Absent for a checkpoint that is part of the program.
+    pub fn identity(&self) -> Option<String> {
+        let files = self.table().identities()?;
+        Some(files.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+    }
+
     fn table(&self) -> &TensorTable {
         match &self.contents {
             Contents::Gguf(gguf) => gguf.table(),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cupola_quant::Format;
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, FileIdentity};
 use crate::gguf::GgmlType;
 
 /// How the elements of a tensor are stored.
@@ -170,6 +170,11 @@ impl TensorTable {
     /// The bytes of a file added before.
     pub(crate) fn file(&self, number: usize) -> &Arc<Bytes> {
         &self.files[number]
+    }
+
+    /// What tells each file from others; absent if one is part of the program.
+    pub(crate) fn identities(&self) -> Option<Vec<&FileIdentity>> {
+        self.files.iter().map(|file| file.identity()).collect()
     }
 
     /// Adds a tensor; gives the earlier one back as the error if the name is taken.

@@ -1,7 +1,7 @@
 //! What can go wrong between a path and a reply.
 
 use crate::sampler::SamplingError;
-use cupola_backend::{BackendError, LoadError, SelectError};
+use cupola_backend::{BackendError, LoadError, PackedCopyError, SelectError};
 use cupola_formats::FormatError;
 use cupola_formats::template::TemplateError;
 use cupola_formats::tokenizer::TokenizerError;
@@ -98,6 +98,9 @@ pub enum EngineError {
     /// A step failed.
     #[error(transparent)]
     Step(#[from] StepError),
+    /// A packed copy could not be written; nothing else depends on it.
+    #[error(transparent)]
+    PackedCopy(#[from] PackedCopyError),
 }
 
 /// A step that failed. Every sequence in it gets the same error.

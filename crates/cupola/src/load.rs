@@ -1,9 +1,10 @@
 //! From a checkpoint to an engine.
 
+use crate::packed::PackedFolder;
 use crate::sampler::Sampling;
 use crate::text::Text;
 use crate::{Engine, EngineError, EngineOptions, EngineParts};
-use cupola_backend::{Assignment, Backend, Registry, Runner};
+use cupola_backend::{Assignment, Backend, Options, Registry, Runner};
 use cupola_formats::Checkpoint;
 use cupola_formats::config::GenerationConfig;
 use cupola_graph::{Program, fuse};
@@ -34,6 +35,8 @@ pub struct Loaded {
     pub notes: Vec<String>,
     /// Bytes of weights on the devices.
     pub weight_bytes: usize,
+    /// Where a copy of the weights may be kept.
+    pub(crate) packed: Option<PackedFolder>,
 }
 
 /// Every kind of device that this build knows.
@@ -62,7 +65,11 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let model = cupola_models::build(checkpoint)?;
         let program = Arc::new(fuse(model.program));
-        let selection = registry().select(&options.device, &options.backend)?;
+        let packed = options.packed.as_ref().and_then(|folder| folder.copy(checkpoint));
+        if let (Some(folder), Some(copy)) = (&options.packed, &packed) {
+            folder.touch(copy);
+        }
+        let selection = registry().select(&options.device, &Options { packed, ..options.backend.clone() })?;
         let mut at = Progress { done: 0, total: program.weight_bytes() as u64 };
         progress(at);
         let runner = Runner::load(program.clone(), selection.backends, &model.parameters, &mut |bytes| {
@@ -88,6 +95,7 @@ impl Engine {
             assignments: runner.assignments().to_vec(),
             notes,
             weight_bytes: runner.weight_bytes(),
+            packed: options.packed.clone(),
         };
         let parts = EngineParts {
             runner: Box::new(runner),

@@ -4,7 +4,9 @@ mod common;
 
 use common::{greedy, quiet, reply, up_to};
 use cupola::sampler::{TokenLogprob, top_logprobs};
-use cupola::{Chat, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions, message};
+use cupola::{
+    CancelToken, Chat, Engine, EngineError, EngineOptions, Event, FinishReason, GenerateOptions, PackedFolder, message,
+};
 use cupola_backend::Options;
 use cupola_formats::safetensors::Safetensors;
 use std::fs;
@@ -50,6 +52,36 @@ fn logits_and_greedy_tokens_are_those_of_the_reference() {
         let error = found.iter().zip(&logits).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(error < 1e-4 * spread, "{name}: {error} of {spread}");
         assert_eq!(engine.greedy(&tokens, 16).unwrap(), ids(name, "greedy"), "{name}");
+    }
+}
+
+#[test]
+fn packed_copies_change_no_bits() {
+    let folder = tempfile::tempdir().unwrap();
+    let packed = PackedFolder { smallest: 0, ..PackedFolder::new(folder.path().join("packed")) };
+    let keep = |engine: &Engine, cancel: &CancelToken| {
+        let mut heard = vec![];
+        engine.keep_packed(cancel, &mut |progress| heard.push(progress)).unwrap();
+        (heard.len(), fs::read_dir(&packed.path).map_or(0, |files| files.count()))
+    };
+    for name in ["llama3", "gemma3"] {
+        fs::remove_dir_all(&packed.path).ok();
+        let cancelled = CancelToken::new();
+        cancelled.cancel();
+        let options = EngineOptions { packed: Some(packed.clone()), ..EngineOptions::default() };
+        let tokens = ids(name, "input_ids");
+        let without = load(name, EngineOptions::default());
+        assert_eq!(keep(&without, &CancelToken::new()), (0, 0));
+        assert_eq!(keep(&load(name, options.clone()), &cancelled), (0, 0));
+        let first = load(name, options.clone());
+        let (calls, files) = keep(&first, &CancelToken::new());
+        assert!(calls > 1 && files == 1, "{name}: {calls} calls, {files} files");
+        assert_eq!(keep(&first, &CancelToken::new()), (0, 1));
+        let second = load(name, options);
+        assert_eq!(keep(&second, &CancelToken::new()), (0, 1));
+        let logits = without.logits(&tokens).unwrap();
+        assert_eq!(first.logits(&tokens).unwrap(), logits);
+        assert_eq!(second.logits(&tokens).unwrap(), logits);
     }
 }
 

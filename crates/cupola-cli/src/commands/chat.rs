@@ -62,6 +62,13 @@ pub fn run(args: Args) -> Result<()> {
         ));
     }
     interrupt::listen();
+    let packing = model::keep_packed_meanwhile(&engine);
+    let ended = converse(&args, &mut session, &mut conversation, &mut reader);
+    packing.end();
+    ended
+}
+
+fn converse(args: &Args, session: &mut Session, conversation: &mut Conversation, reader: &mut Reader) -> Result<()> {
     loop {
         let message = match reader.next()? {
             Line::Message(message) if message.trim().is_empty() => continue,
@@ -74,10 +81,10 @@ pub fn run(args: Args) -> Result<()> {
         };
         match Command::parse(&message) {
             Some(Ok(Command::Exit)) => return Ok(()),
-            Some(Ok(command)) => obey(command, &mut conversation),
+            Some(Ok(command)) => obey(command, conversation),
             Some(Err(reason)) => terminal::error(&reason),
             None => {
-                let result = turn(&args, &mut session, &mut conversation, &message);
+                let result = turn(args, session, conversation, &message);
                 match result {
                     Err(Failure::Failed(messages)) if reader.is_interactive() => terminal::error(&messages.join(": ")),
                     other => other?,

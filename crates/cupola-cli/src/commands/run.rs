@@ -94,6 +94,8 @@ pub fn run(args: Args) -> Result<()> {
     if args.profile {
         print_profile(&engine);
     }
+    // After the reply, so that nobody waits for it.
+    model::keep_packed(&engine);
     match reply.finish {
         FinishReason::Cancelled => Err(Failure::Interrupted),
         FinishReason::ContextFull if !args.json => {

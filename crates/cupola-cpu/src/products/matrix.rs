@@ -2,7 +2,7 @@
 
 use super::exact::value;
 use super::formats::{Packed, with_format};
-use crate::memory::{Buffer, Line, OutOfMemory};
+use crate::memory::{Buffer, Line, MappedLines, OutOfMemory};
 use crate::pool::Pool;
 use crate::simd::{Kernel, Simd};
 use crate::tier::Tier;
@@ -30,6 +30,8 @@ pub enum MatrixError {
          start at a multiple of 16, and end at one or at the last row"
     )]
     Rows { first: usize, end: usize, n_out: usize },
+    #[error("a matrix that is mapped from a file cannot be packed again")]
+    Mapped,
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
 }
@@ -44,12 +46,24 @@ pub struct Matrix {
     n_in: usize,
     row_bytes: usize,
     panel_lines: usize,
-    lines: Buffer,
+    lines: Lines,
 }
 
-impl Matrix {
-    /// A matrix of zeros, to be filled by [`Matrix::pack_rows`]. Memory is not touched yet.
-    pub fn new(format: Format, n_out: usize, n_in: usize) -> Result<Self, MatrixError> {
+/// Where the packed form lies.
+enum Lines {
+    Owned(Buffer),
+    Mapped(MappedLines),
+}
+
+/// Sizes of a packed matrix.
+struct Sizes {
+    row_bytes: usize,
+    panel_lines: usize,
+    lines: usize,
+}
+
+impl Sizes {
+    fn of(format: Format, n_out: usize, n_in: usize) -> Result<Sizes, MatrixError> {
         if n_out == 0 || n_in == 0 {
             return Err(MatrixError::Empty { n_out, n_in });
         }
@@ -67,7 +81,39 @@ impl Matrix {
             Some((row_bytes, panel_lines, n_out.div_ceil(PANEL).checked_mul(panel_lines)?))
         };
         let (row_bytes, panel_lines, lines) = size().ok_or(MatrixError::TooLarge { format, n_out, n_in })?;
-        Ok(Matrix { format, n_out, n_in, row_bytes, panel_lines, lines: Buffer::new(lines)? })
+        Ok(Sizes { row_bytes, panel_lines, lines })
+    }
+}
+
+impl Matrix {
+    /// A matrix of zeros, to be filled by [`Matrix::pack_rows`]. Memory is not touched yet.
+    pub fn new(format: Format, n_out: usize, n_in: usize) -> Result<Self, MatrixError> {
+        let Sizes { row_bytes, panel_lines, lines } = Sizes::of(format, n_out, n_in)?;
+        Ok(Matrix { format, n_out, n_in, row_bytes, panel_lines, lines: Lines::Owned(Buffer::new(lines)?) })
+    }
+
+    /// A matrix that was packed before and whose lines are in a file.
+    pub(crate) fn mapped(format: Format, n_out: usize, n_in: usize, mapped: MappedLines) -> Result<Self, MatrixError> {
+        let Sizes { row_bytes, panel_lines, lines } = Sizes::of(format, n_out, n_in)?;
+        let (expected, got) = (lines * size_of::<Line>(), size_of_val(&*mapped));
+        if expected != got {
+            return Err(MatrixError::WrongSize { format, n_in, count: n_out, expected, got });
+        }
+        Ok(Matrix { format, n_out, n_in, row_bytes, panel_lines, lines: Lines::Mapped(mapped) })
+    }
+
+    /// Lines that a packed matrix takes.
+    pub(crate) fn lines_of(format: Format, n_out: usize, n_in: usize) -> Result<usize, MatrixError> {
+        Ok(Sizes::of(format, n_out, n_in)?.lines)
+    }
+
+    /// The packed form.
+    #[inline(always)]
+    pub(crate) fn lines(&self) -> &[Line] {
+        match &self.lines {
+            Lines::Owned(buffer) => buffer,
+            Lines::Mapped(mapped) => mapped,
+        }
     }
 
     /// Packs a whole matrix. `rows` is `n_out` rows of `n_in` values in the given format.
@@ -95,7 +141,8 @@ impl Matrix {
             return Err(MatrixError::Rows { first, end, n_out });
         }
         let panels = first / PANEL * self.panel_lines..end.div_ceil(PANEL) * self.panel_lines;
-        with_format!(format, C => pool.run_slices(&mut self.lines[panels], self.panel_lines, |p, panel| {
+        let Lines::Owned(lines) = &mut self.lines else { return Err(MatrixError::Mapped) };
+        with_format!(format, C => pool.run_slices(&mut lines[panels], self.panel_lines, |p, panel| {
             let start = p * PANEL * row_bytes;
             let rows = &rows[start..rows.len().min(start + PANEL * row_bytes)];
             pack_panel::<C>(rows, row_bytes, format, panel);
@@ -120,7 +167,7 @@ impl Matrix {
 
     /// Memory that the packed matrix takes, and what a product with one row of activations reads.
     pub fn packed_bytes(&self) -> usize {
-        self.lines.len() * size_of::<Line>()
+        size_of_val(self.lines())
     }
 
     /// Writes row `row` as floats, with the bits of `cupola_quant::decode`.
@@ -151,7 +198,7 @@ impl Matrix {
     /// One panel.
     #[inline(always)]
     pub(crate) fn panel(&self, p: usize) -> &[Line] {
-        &self.lines[p * self.panel_lines..][..self.panel_lines]
+        &self.lines()[p * self.panel_lines..][..self.panel_lines]
     }
 }
 
