@@ -10,6 +10,7 @@ Needs Python 3 with pip and nothing else. The file is kept under target/models.
 import argparse
 import hashlib
 import json
+import os
 import pathlib
 import struct
 import subprocess
@@ -59,10 +60,11 @@ def read_ids(path, name):
 
 
 def check(cupola, model):
-    failures = 0
+    checks = failures = 0
 
     def expect(what, found, good):
-        nonlocal failures
+        nonlocal checks, failures
+        checks += 1
         failures += not good
         print(f"{'ok    ' if good else 'FAILED'} {what}: {found}")
 
@@ -75,11 +77,17 @@ def check(cupola, model):
             found = read_ids(out, "greedy")
             expect(f"greedy continuation {' '.join(extra)}", found, found == NEXT_IDS)
 
-    command = [cupola, "run", model, "What is the capital of France?", "--temp", "0", "--max-tokens", "200", "--json"]
-    answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    expect("a chat turn answers", repr(answer["text"]), "Paris" in answer["text"])
-    expect("and ends by itself", answer["finish_reason"], answer["finish_reason"] == "stop")
-    print(f"{4 - failures} passed, {failures} failed")
+        packed = pathlib.Path(folder) / "packed"
+        command = [cupola, "run", model, "What is the capital of France?", "--temp", "0", "--max-tokens", "200", "--json"]
+        command += ["--packed", str(packed)]
+        first, second = (
+            json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout) for _ in range(2)
+        )
+        expect("a chat turn answers", repr(first["text"]), "Paris" in first["text"])
+        expect("and ends by itself", first["finish_reason"], first["finish_reason"] == "stop")
+        expect("a packed copy is kept", (names := os.listdir(packed)), len(names) == 1)
+        expect("and changes no token", second["tokens"] == first["tokens"], second["tokens"] == first["tokens"])
+    print(f"{checks - failures} passed, {failures} failed")
     return failures
 
 
