@@ -106,7 +106,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut scratch = Scratch::new();
         let mut run = |mode, rows: usize, matrix: &Matrix| {
             let mut jobs = [Job::new(matrix, &mut y[..rows * n_out])];
-            products(&pool, tier, mode, &x[..rows * n_in], rows, &mut jobs, &mut scratch)
+            products(&pool, tier, mode, &x[..rows * n_in], &[rows], &mut jobs, &mut scratch)
         };
         let mut one = |mode| bytes / time(3 * count, |i| run(mode, 1, &matrices[i % (count + 1)]).unwrap());
         let (wide, narrow) = (Mode::Fast(Activations::Bits16), Mode::Fast(Activations::Bits8));

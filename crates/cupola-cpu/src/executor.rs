@@ -1,5 +1,7 @@
 //! Runs a segment's ops, one after the other.
 
+mod experts;
+
 use crate::attention::{self, Operands, attention};
 use crate::backend::Shared;
 use crate::cache::Cache;
@@ -8,9 +10,10 @@ use crate::ops;
 use crate::products::{self, Activations, Job, Matrix, Mode, ProductError, Write, products};
 use crate::values::{Tensor, Tensors, Values};
 use cupola_backend::{BackendError, Executable, HostValues, Segment};
+use experts::Experts;
 use cupola_graph::{
-    Epilogue, GatedLinear, GraphError, Linear, Linears, MemoryPlan, Norm, Op, Program, Rope, RopeTable, Step, ValueId,
-    VectorId, WeightId, sensitive,
+    Epilogue, GatedLinear, Gating, GraphError, Linear, Linears, MemoryPlan, Norm, Op, Program, Rope, RopeTable,
+    Step, ValueId, VectorId, WeightId, sensitive,
 };
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
@@ -47,6 +50,7 @@ struct Scratch {
     normed: Buffer,
     /// The second product of a gated layer.
     up: Buffer,
+    experts: Experts,
     products: products::Scratch,
     attention: attention::Scratch,
     /// Cosines and sines by rotary table: `[rows, 2, pairs]`.
@@ -191,10 +195,10 @@ impl Executable for Executor {
     }
 
     fn bytes(&self) -> usize {
-        let Scratch { normed, up, attention, angles, .. } = &self.scratch;
+        let Scratch { normed, up, experts, attention, angles, .. } = &self.scratch;
         let caches: usize = self.caches.iter().flatten().map(Cache::bytes).sum();
         let angles: usize = angles.iter().map(|a| size_of_val(&**a)).sum();
-        caches + self.values.bytes() + size_of_val(&**normed) + size_of_val(&**up) + attention.bytes() + angles
+        caches + self.values.bytes() + size_of_val(&**normed) + size_of_val(&**up) + experts.bytes() + attention.bytes() + angles
     }
 }
 
@@ -308,7 +312,14 @@ impl<'a> Run<'a> {
                 let (gate, up, out) = (self.tensor(*gate), self.tensor(*up), self.tensor(*out));
                 self.elements(out.len(), |start, end| unsafe {
                     let (gate, up) = (gate.cells(start, end), up.cells(start, end));
-                    ops::glu(tier, *activation, gate, up, out.cells(start, end));
+                    ops::glu(tier, Gating::Plain(*activation), gate, up, out.cells(start, end));
+                });
+            }
+            Op::Moe(m) => self.moe(m)?,
+            Op::ScaleRows { x, by, out } => {
+                let (x, by, out) = (self.tensor(*x), unsafe { self.tensor(*by).read() }, self.tensor(*out));
+                self.rows(out.rows, out.width, |row| unsafe {
+                    ops::scale(tier, x.row(row), by[row], out.row(row));
                 });
             }
             Op::Activate { x, activation, out } => {
@@ -367,8 +378,7 @@ impl<'a> Run<'a> {
         let (weight, bias) = (self.vector(norm.weight), self.vector(norm.bias));
         let tier = self.shared.tier;
         self.rows(x.rows, x.width, |row| unsafe {
-            let (x, out) = (x.cells(row * x.width, (row + 1) * x.width), out.cells(row * x.width, (row + 1) * x.width));
-            ops::norm(tier, norm.kind, norm.group, weight, bias, norm.eps, x, out);
+            ops::norm(tier, norm.kind, norm.group, weight, bias, norm.eps, x.row(row), out.row(row));
         });
     }
 
@@ -398,7 +408,7 @@ impl<'a> Run<'a> {
             };
             jobs.push(Job { bias: self.vector(bias), write, ..Job::new(self.matrix(weight), unsafe { out.write() }) });
         }
-        self.products(x, &mut jobs)
+        self.products(x, &[x.rows], &mut jobs)
     }
 
     fn gated(&mut self, g: &GatedLinear) -> Result<(), Failure> {
@@ -410,18 +420,19 @@ impl<'a> Run<'a> {
             ..Job::new(self.matrix(weight), unsafe { y.write() })
         };
         let mut jobs = [job(g.gate, g.gate_bias, out), job(g.up, g.up_bias, up)];
-        self.products(x, &mut jobs)?;
+        self.products(x, &[x.rows], &mut jobs)?;
         let tier = self.shared.tier;
         self.elements(out.len(), |start, end| unsafe {
             let (up, out) = (up.cells(start, end), out.cells(start, end));
-            ops::glu(tier, g.activation, out, up, out);
+            ops::glu(tier, Gating::Plain(g.activation), out, up, out);
         });
         Ok(())
     }
 
-    fn products(&mut self, x: Tensor<'_>, jobs: &mut [Job<'_>]) -> Result<(), Failure> {
+    /// Products of the rows of `x`, which come in segments.
+    fn products(&mut self, x: Tensor<'_>, segments: &[usize], jobs: &mut [Job<'_>]) -> Result<(), Failure> {
         let Shared { pool, tier, .. } = self.shared;
-        products(pool, *tier, self.mode, unsafe { x.read() }, x.rows, jobs, &mut self.scratch.products)?;
+        products(pool, *tier, self.mode, unsafe { x.read() }, segments, jobs, &mut self.scratch.products)?;
         Ok(())
     }
 
@@ -432,8 +443,7 @@ impl<'a> Run<'a> {
         let tier = self.shared.tier;
         self.rows(x.rows, x.width, |row| unsafe {
             let (cos, sin) = angles[2 * row * pairs..][..2 * pairs].split_at(pairs);
-            let (x, out) = (x.cells(row * x.width, (row + 1) * x.width), out.cells(row * x.width, (row + 1) * x.width));
-            ops::rope(tier, rope.style, rope.head_dim, cos, sin, x, out);
+            ops::rope(tier, rope.style, rope.head_dim, cos, sin, x.row(row), out.row(row));
         });
     }
 
@@ -462,6 +472,10 @@ impl<'a> Run<'a> {
             Op::Embed { table, .. } => {
                 let matrix = self.matrix(*table);
                 self.step.rows() * (matrix.packed_bytes() / matrix.n_out())
+            }
+            Op::Moe(m) => {
+                let used = self.scratch.experts.used().map(|expert| &m.experts[expert]);
+                used.flat_map(|e| [e.gate.0, e.up.0, e.down.0]).map(|w| self.matrix(w).packed_bytes()).sum()
             }
             _ => op.weights().into_iter().map(|w| self.matrix(w).packed_bytes()).sum(),
         };

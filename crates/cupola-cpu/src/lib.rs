@@ -14,6 +14,7 @@ pub mod pool;
 pub mod products;
 mod provider;
 pub mod reference;
+mod routing;
 mod simd;
 mod storage;
 pub mod tier;

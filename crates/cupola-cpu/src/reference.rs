@@ -3,8 +3,8 @@
 //! Each function follows the doc of its op in `cupola_graph`, with the sums in the order of exact mode.
 
 use crate::lanes::{LANES, fold};
-use crate::math::{erf, exp, max, tanh};
-use cupola_graph::{Activation, BLOCK_TOKENS, NormKind, RopeStyle};
+use crate::math::{erf, exp, max, min, tanh};
+use cupola_graph::{Activation, BLOCK_TOKENS, Gating, Groups, NormKind, RopeStyle, Routing, Scores};
 use std::f32::consts::SQRT_2;
 
 /// `sqrt(2 / pi)`, of GELU's approximation.
@@ -85,7 +85,65 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
         }
         Activation::Gelu => 0.5 * x * (1.0 + erf(x / SQRT_2)),
         Activation::Relu => max(0.0, x),
+        Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),
     }
+}
+
+/// The two halves of a gated feed-forward.
+pub fn gate(gating: Gating, gate: f32, up: f32) -> f32 {
+    match gating {
+        Gating::Plain(activation) => activate(activation, gate) * up,
+        Gating::ClampedSwiglu { alpha, limit } => {
+            let (g, u) = (min(gate, limit), max(min(up, limit), -limit));
+            (u + 1.0) * (g / (1.0 + exp(-(alpha * g))))
+        }
+    }
+}
+
+/// The weights of all experts for one row; of those that are not chosen, nothing.
+pub fn route(routing: &Routing, choice_bias: Option<&[f32]>, logits: &[f32]) -> Vec<Option<f32>> {
+    let softmax = |x: &[f32], total: &dyn Fn(&[f32]) -> f32| -> Vec<f32> {
+        let m = x.iter().fold(f32::NEG_INFINITY, |m, x| max(*x, m));
+        let e: Vec<f32> = x.iter().map(|x| exp(x - m)).collect();
+        let total = total(&e);
+        e.iter().map(|e| e / total).collect()
+    };
+    let scores = match routing.scores {
+        Scores::Softmax => softmax(logits, &sum),
+        Scores::Sigmoid => logits.iter().map(|l| activate(Activation::Sigmoid, *l)).collect(),
+        Scores::SoftmaxOfChosen => logits.to_vec(),
+    };
+    let rank = |e: usize| scores[e] + choice_bias.map_or(0.0, |bias| bias[e]);
+    // The best first, of equals the lower index: the sort is stable.
+    let sorted = |items: std::ops::Range<usize>, rank: &dyn Fn(usize) -> f32| {
+        let mut items: Vec<usize> = items.collect();
+        items.sort_by(|a, b| rank(*b).total_cmp(&rank(*a)));
+        items
+    };
+    let mut allowed: Vec<usize> = (0..logits.len()).collect();
+    if let Some(Groups { count, top_k, best }) = routing.groups {
+        let size = logits.len() / count;
+        let worth = |g: usize| sorted(g * size..(g + 1) * size, &rank)[..best].iter().map(|e| rank(*e)).sum();
+        let groups = &sorted(0..count, &worth)[..top_k];
+        allowed.retain(|e| groups.contains(&(e / size)));
+    }
+    let mut chosen = sorted(0..logits.len(), &rank);
+    chosen.retain(|e| allowed.contains(e));
+    chosen.truncate(routing.top_k);
+    chosen.sort_unstable();
+    let in_order = |x: &[f32]| x.iter().fold(0.0, |sum, x| sum + x);
+    let mut weights: Vec<f32> = chosen.iter().map(|e| scores[*e]).collect();
+    if routing.scores == Scores::SoftmaxOfChosen {
+        weights = softmax(&weights, &in_order);
+    } else if routing.normalise {
+        let total = in_order(&weights);
+        weights.iter_mut().for_each(|w| *w /= total);
+    }
+    let mut all = vec![None; logits.len()];
+    for (expert, weight) in chosen.into_iter().zip(weights) {
+        all[expert] = Some(routing.scale * weight);
+    }
+    all
 }
 
 /// Keeps `x` within `±cap`.

@@ -119,6 +119,22 @@ impl<'a> Tensor<'a> {
         self.data == other.data
     }
 
+    /// Consecutive rows as a tensor.
+    pub fn rows(self, first: usize, count: usize) -> Tensor<'a> {
+        assert!(first + count <= self.rows);
+        // SAFETY: in bounds by the assertion.
+        Tensor { data: unsafe { self.data.add(first * self.width) }, rows: count, ..self }
+    }
+
+    /// The elements of a row.
+    ///
+    /// # Safety
+    /// As for [`Tensor::cells`].
+    pub unsafe fn row(self, row: usize) -> &'a [Cell<f32>] {
+        // SAFETY: the caller's promise.
+        unsafe { self.cells(row * self.width, (row + 1) * self.width) }
+    }
+
     /// All elements.
     ///
     /// # Safety

@@ -109,7 +109,7 @@ fn products_of_every_format() {
             let mut run = |rows: usize| {
                 let mut y = vec![f32::NAN; rows * N_OUT];
                 let mut jobs = [Job::new(&matrix, &mut y)];
-                products(&pool, tier, Mode::Exact, &x[..rows * N_IN], rows, &mut jobs, &mut scratch).unwrap();
+                products(&pool, tier, Mode::Exact, &x[..rows * N_IN], &[rows], &mut jobs, &mut scratch).unwrap();
                 y
             };
             let (one, all) = (run(1), run(ROWS));

@@ -174,6 +174,63 @@ impl Builder {
         self.push(Op::Attention(a), out)
     }
 
+    /// A mixture of experts; `out` of the argument is ignored.
+    pub fn moe(&mut self, mut m: Moe) -> ValueId {
+        let (n_in, rows) = self.shape(m.x);
+        let (count, found) = (m.experts.len(), self.width(m.logits));
+        self.expect_width("moe", "the logits", count, found);
+        self.expect_rows("moe", "the logits", rows, m.logits);
+        let Routing { top_k, groups, choice_bias, scale, .. } = m.routing;
+        if top_k == 0 || top_k > count {
+            self.attribute("moe", format!("{top_k} of {count} experts cannot be chosen"));
+        }
+        if !scale.is_finite() {
+            self.attribute("moe", format!("the scale {scale} is not a number"));
+        }
+        if let Some(Groups { count: groups, top_k: chosen, best }) = groups {
+            let size = count.checked_div(groups).filter(|_| groups > 0 && count.is_multiple_of(groups)).unwrap_or(0);
+            if !(1..=2).contains(&best) || size < best || !(1..=groups).contains(&chosen) || size * chosen < top_k {
+                let message =
+                    format!("{top_k} of {count} experts cannot be chosen from {chosen} of {groups} groups by their best {best}");
+                self.attribute("moe", message);
+            }
+        }
+        if let Gating::ClampedSwiglu { alpha, limit } = m.gating
+            && !(alpha.is_finite() && limit > 0.0)
+        {
+            self.attribute("moe", format!("alpha {alpha} and limit {limit} must be numbers, the limit positive"));
+        }
+        if let Some(bias) = choice_bias {
+            self.expect_vector("moe", bias, count);
+        }
+        let width = m.experts.first().map_or(0, |e| self.program.weight(e.gate.0).n_out);
+        let n_out = m.experts.first().map_or(0, |e| self.program.weight(e.down.0).n_out);
+        for Expert { gate, up, down } in &m.experts {
+            for ((weight, bias), inputs, outputs) in [(gate, n_in, width), (up, n_in, width), (down, width, n_out)] {
+                let Weight { n_out: found_out, n_in: found_in, ref name, .. } = *self.program.weight(*weight);
+                let name = name.clone();
+                self.expect_width("moe", &format!("the input of {name}"), inputs, found_in);
+                self.expect_width("moe", &format!("the output of {name}"), outputs, found_out);
+                if let Some(bias) = bias {
+                    self.expect_vector("moe", *bias, outputs);
+                }
+            }
+        }
+        m.out = self.value("moe", n_out, rows);
+        let out = m.out;
+        self.push(Op::Moe(m), out)
+    }
+
+    /// `by * x`, a number for each row.
+    pub fn scale_rows(&mut self, x: ValueId, by: ValueId) -> ValueId {
+        let (width, rows) = self.shape(x);
+        let found = self.width(by);
+        self.expect_width("scale_rows", "the factor", 1, found);
+        self.expect_rows("scale_rows", "the factor", rows, by);
+        let out = self.value("scale_rows", width, rows);
+        self.push(Op::ScaleRows { x, by, out }, out)
+    }
+
     /// `activation(gate) * up`.
     pub fn glu(&mut self, gate: ValueId, up: ValueId, activation: Activation) -> ValueId {
         let (width, rows) = self.same_shape("glu", gate, up);

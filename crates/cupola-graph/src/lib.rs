@@ -10,6 +10,7 @@
 mod builder;
 mod error;
 mod fuse;
+mod moe;
 mod op;
 mod plan;
 mod print;
@@ -22,7 +23,10 @@ mod step;
 pub use builder::Builder;
 pub use error::GraphError;
 pub use fuse::fuse;
-pub use op::{Activation, Attention, Epilogue, GatedLinear, Linear, Linears, Norm, NormKind, Op, Rope, RopeStyle};
+pub use moe::{Expert, Groups, Moe, Routing, Scores};
+pub use op::{
+    Activation, Attention, Epilogue, GatedLinear, Gating, Linear, Linears, Norm, NormKind, Op, Rope, RopeStyle,
+};
 pub use plan::{Buffer, MemoryPlan};
 pub use program::{Program, Rows, Value, ValueId, Vector, VectorId, Weight, WeightId};
 pub use rope::{LongRope, RopeTable};

@@ -16,7 +16,7 @@
 //! `erf` are the polynomials that the CPU backend defines. The bits of NaNs are not defined.
 //! Outside exact mode a backend may use other orders and lower-precision operands, and documents its error.
 
-use crate::{ValueId, VectorId, WeightId};
+use crate::{Expert, Moe, ValueId, VectorId, WeightId};
 
 /// One operation of a program.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +74,17 @@ pub enum Op {
         a: ValueId,
         /// `[rows, width]`.
         b: ValueId,
+        /// `[rows, width]`.
+        out: ValueId,
+    },
+    /// A mixture of experts, see [`Moe`].
+    Moe(Moe),
+    /// `out[r] = by[r] * x[r]`: each row times a number of its own.
+    ScaleRows {
+        /// `[rows, width]`.
+        x: ValueId,
+        /// `[rows, 1]`.
+        by: ValueId,
         /// `[rows, width]`.
         out: ValueId,
     },
@@ -202,6 +213,23 @@ pub enum Activation {
     Gelu,
     /// `max(x, 0)`.
     Relu,
+    /// `1 / (1 + exp(-x))`.
+    Sigmoid,
+}
+
+/// How the two halves of a gated feed-forward become one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Gating {
+    /// `activation(gate) * up`.
+    Plain(Activation),
+    /// `(u + 1) * (g / (1 + exp(-(alpha * g))))` with `g = min(gate, limit)` and `u = max(min(up, limit), -limit)`: the
+    /// SwiGLU of gpt-oss.
+    ClampedSwiglu {
+        /// Steepness of the sigmoid.
+        alpha: f32,
+        /// Bound on both halves; positive.
+        limit: f32,
+    },
 }
 
 /// Rotary position embedding (Su et al. 2021, arXiv:2104.09864) of every head of `x`: with `c` and `s` the cosine and
@@ -282,6 +310,8 @@ impl Op {
             Op::Glu { .. } => "glu",
             Op::Activate { .. } => "activate",
             Op::Add { .. } => "add",
+            Op::Moe(_) => "moe",
+            Op::ScaleRows { .. } => "scale_rows",
             Op::Scale { .. } => "scale",
             Op::Softcap { .. } => "softcap",
             Op::TakeWanted { .. } => "take_wanted",
@@ -306,6 +336,8 @@ impl Op {
             Op::Attention(a) => vec![a.q, a.k, a.v],
             Op::Glu { gate, up, .. } => vec![*gate, *up],
             Op::Add { a, b, .. } => vec![*a, *b],
+            Op::Moe(m) => vec![m.x, m.logits],
+            Op::ScaleRows { x, by, .. } => vec![*x, *by],
         }
     }
 
@@ -316,6 +348,8 @@ impl Op {
             Op::GatedLinear(GatedLinear { out, .. })
             | Op::Rope(Rope { out, .. })
             | Op::Attention(Attention { out, .. })
+            | Op::Moe(Moe { out, .. })
+            | Op::ScaleRows { out, .. }
             | Op::Embed { out, .. }
             | Op::Norm { out, .. }
             | Op::Glu { out, .. }
@@ -333,6 +367,7 @@ impl Op {
             Op::Embed { table, .. } => vec![*table],
             Op::Linears(l) => l.jobs.iter().map(|j| j.weight).collect(),
             Op::GatedLinear(g) => vec![g.gate, g.up],
+            Op::Moe(m) => m.experts.iter().flat_map(|e| [e.gate.0, e.up.0, e.down.0]).collect(),
             _ => vec![],
         }
     }
@@ -345,6 +380,10 @@ impl Op {
             Op::Linears(l) => l.norm.iter().flat_map(of_norm).chain(l.jobs.iter().map(|j| j.bias)).collect(),
             Op::GatedLinear(g) => g.norm.iter().flat_map(of_norm).chain([g.gate_bias, g.up_bias]).collect(),
             Op::Attention(a) => vec![a.sink],
+            Op::Moe(m) => {
+                let of_expert = |e: &Expert| [e.gate.1, e.up.1, e.down.1];
+                m.experts.iter().flat_map(of_expert).chain([m.routing.choice_bias]).collect()
+            }
             _ => vec![],
         };
         found.into_iter().flatten().collect()
@@ -356,6 +395,7 @@ impl Op {
         match self {
             Op::Norm { .. } | Op::Rope(_) | Op::Glu { .. } | Op::Activate { .. } => true,
             Op::Add { .. } | Op::Scale { .. } | Op::Softcap { .. } => true,
+            Op::ScaleRows { by, .. } => *by != x,
             Op::Linears(l) => l.jobs.len() == 1 && l.jobs[0].epilogue == Epilogue::Add(x) && l.x != x,
             _ => false,
         }

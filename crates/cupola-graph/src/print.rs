@@ -35,8 +35,13 @@ impl Program {
                 format!("{} [{}, {}] {}", w.name, w.n_out, w.n_in, w.format)
             };
             let bytes: usize = weights.iter().map(|w| self.weight(*w).bytes()).sum();
-            let names = weights.iter().map(of).collect::<Vec<_>>().join(", ");
-            line += &format!("  {names}, {:.2} MiB", bytes as f64 / (1 << 20) as f64);
+            // The experts are all alike.
+            let (shown, others) = match op {
+                Op::Moe(m) => (3, format!(" and those of {} more experts", m.experts.len().saturating_sub(1))),
+                _ => (weights.len(), String::new()),
+            };
+            let names = weights.iter().take(shown).map(of).collect::<Vec<_>>().join(", ");
+            line += &format!("  {names}{others}, {:.2} MiB", bytes as f64 / (1 << 20) as f64);
         }
         line
     }
@@ -66,6 +71,15 @@ impl Program {
                 format!(" cache {} heads {} over {} scale {}{window}{cap}{sink}", a.layer, a.heads, kv.heads, a.scale)
             }
             Op::Glu { activation, .. } | Op::Activate { activation, .. } => format!(" {activation:?}"),
+            Op::Moe(m) => {
+                let Routing { scores, choice_bias, groups, top_k, normalise, scale } = &m.routing;
+                let groups = groups.map_or(String::new(), |g| format!(" from {} of {} groups", g.top_k, g.count));
+                let bias = if choice_bias.is_some() { " + bias" } else { "" };
+                let normalised = if *normalise { " normalised" } else { "" };
+                let scale = if *scale == 1.0 { String::new() } else { format!(" scale {scale}") };
+                let experts = m.experts.len();
+                format!(" {top_k} of {experts}{groups} by {scores:?}{bias}{normalised}{scale} {:?}", m.gating)
+            }
             Op::Scale { by, .. } => format!(" by {by}"),
             Op::Softcap { cap, .. } => format!(" cap {cap}"),
             _ => String::new(),

@@ -126,14 +126,19 @@ impl Program {
         self.kv.iter().map(|l| l.token_bytes(kv)).sum()
     }
 
-    /// Bytes of weights that one single-token step reads, and multiply-adds that it does per token, logits included.
+    /// Bytes of weights that one single-token step reads, and multiply-adds that it does per token, logits included. Of
+    /// experts only as many count as a token uses.
     pub fn step_cost(&self) -> (usize, usize) {
         let mut cost = (0, 0);
         for op in self.ops.iter().filter(|op| !matches!(op, Op::Embed { .. })) {
-            for w in op.weights() {
-                let w = self.weight(w);
-                cost = (cost.0 + w.bytes(), cost.1 + w.n_out * w.n_in);
-            }
+            let weights = op.weights();
+            let sum = |f: fn(&Weight) -> usize| weights.iter().map(|w| f(self.weight(*w))).sum::<usize>();
+            let (bytes, products) = (sum(Weight::bytes), sum(|w| w.n_out * w.n_in));
+            let share = |n: usize| match op {
+                Op::Moe(m) => n / m.experts.len().max(1) * m.routing.top_k,
+                _ => n,
+            };
+            cost = (cost.0 + share(bytes), cost.1 + share(products));
         }
         cost
     }

@@ -3,7 +3,7 @@
 use crate::{Op, Program};
 
 /// For each op, whether it is a product of weights whose result is delicate: queries, keys and values, because softmax
-/// turns differences of scores into ratios of weights, and the program's output. These are few operations next to the
+/// turns differences of scores into ratios of weights, the logits that choose experts, and the program's output. These are few operations next to the
 /// feed-forward, so a backend that rounds activations can afford to round the inputs of these ops less.
 pub fn sensitive(program: &Program) -> Vec<bool> {
     let mut delicate = vec![false; program.values.len()];
@@ -14,11 +14,12 @@ pub fn sensitive(program: &Program) -> Vec<bool> {
         match op {
             Op::Linears(_) | Op::GatedLinear(_) => *found = written,
             Op::Attention(_) => op.inputs().iter().for_each(|v| delicate[v.index()] = true),
+            Op::Moe(m) => delicate[m.logits.index()] = true,
             // What only passes a delicate value on.
             Op::Norm { .. } | Op::Rope(_) | Op::Scale { .. } | Op::Softcap { .. } | Op::TakeWanted { .. } => {
                 op.inputs().iter().for_each(|v| delicate[v.index()] |= written);
             }
-            Op::Embed { .. } | Op::Glu { .. } | Op::Activate { .. } | Op::Add { .. } => {}
+            Op::Embed { .. } | Op::Glu { .. } | Op::Activate { .. } | Op::Add { .. } | Op::ScaleRows { .. } => {}
         }
     }
     found

@@ -90,6 +90,8 @@ fn everything(hidden_states: bool) -> Program {
         let y = g.activate(y, [Activation::Gelu, Activation::Relu][l]);
         let y = g.scale(y, 0.7);
         x = g.add(x, y);
+        let y = experts(&mut g, l, x);
+        x = g.add(x, y);
     }
     g.scope("");
     let norm = g.vector("norm", WIDTH);
@@ -102,6 +104,45 @@ fn everything(hidden_states: bool) -> Program {
     let logits = g.linear(x, table, None);
     let logits = g.softcap(logits, 30.0);
     g.finish(logits).unwrap()
+}
+
+/// A mixture of six experts with a gated shared one.
+fn experts(g: &mut Builder, l: usize, x: ValueId) -> ValueId {
+    let formats = [Format::Q4_0, Format::BF16, Format::Q8_0, Format::F32, Format::Q4_0, Format::Q5_1];
+    let expert = |format| {
+        let mut part = |name: &str, n_out, n_in| {
+            (g.weight(name, n_out, n_in, format), (l == 0).then(|| g.vector(format!("{name}.bias"), n_out)))
+        };
+        Expert { gate: part("gate", 32, WIDTH), up: part("up", 32, WIDTH), down: part("down", WIDTH, 32) }
+    };
+    let experts: Vec<Expert> = formats.into_iter().map(expert).collect();
+    let (router, bias) = (g.weight("router", 6, WIDTH, Format::F32), g.vector("choice_bias", 6));
+    let routing = [
+        Routing {
+            scores: Scores::SoftmaxOfChosen,
+            choice_bias: None,
+            groups: None,
+            top_k: 2,
+            normalise: false,
+            scale: 1.0,
+        },
+        Routing {
+            scores: Scores::Sigmoid,
+            choice_bias: Some(bias),
+            groups: Some(Groups { count: 3, top_k: 2, best: 2 }),
+            top_k: 3,
+            normalise: true,
+            scale: 1.5,
+        },
+    ];
+    let gating = [Gating::ClampedSwiglu { alpha: 1.702, limit: 0.5 }, Gating::Plain(Activation::Silu)][l];
+    let logits = g.linear(x, router, None);
+    let y = g.moe(Moe { x, logits, routing: routing[l].clone(), experts, gating, out: x });
+    let weight = g.weight("shared_gate", 1, WIDTH, Format::F32);
+    let by = g.linear(x, weight, None);
+    let by = g.activate(by, Activation::Sigmoid);
+    let shared = g.scale_rows(x, by);
+    g.add(y, shared)
 }
 
 /// Tokens of one sequence in a step, from position `start` on.
@@ -203,6 +244,25 @@ impl Interpreter {
         out
     }
 
+    fn moe(&self, m: &Moe, x: &[f32], logits: &[f32]) -> Vec<f32> {
+        let n_in = self.program.value(m.x).width;
+        let mut out = vec![];
+        for (x, logits) in x.chunks(n_in).zip(logits.chunks(m.experts.len())) {
+            let mut sum = vec![0.0f32; self.program.value(m.out).width];
+            let weights = reference::route(&m.routing, self.vector(m.routing.choice_bias), logits);
+            for (expert, weight) in m.experts.iter().zip(weights) {
+                let Some(weight) = weight else { continue };
+                let linear = |(id, bias): (WeightId, Option<VectorId>), x: &[f32]| self.linear(x, id, bias, None);
+                let both = linear(expert.gate, x).into_iter().zip(linear(expert.up, x));
+                let h: Vec<f32> = both.map(|(g, u)| reference::gate(m.gating, g, u)).collect();
+                let y = linear(expert.down, &h);
+                sum.iter_mut().zip(&y).for_each(|(s, y)| *s = weight.mul_add(*y, *s));
+            }
+            out.extend(sum);
+        }
+        out
+    }
+
     fn rope(&self, rope: &Rope, parts: &[Part], x: &[f32]) -> Vec<f32> {
         let table = &self.program.ropes[rope.table];
         let (mut cos, mut sin) = (vec![0.0; table.rotary_dim() / 2], vec![0.0; table.rotary_dim() / 2]);
@@ -254,6 +314,12 @@ impl Machine for Interpreter {
                 Op::Glu { gate, up, activation, .. } => {
                     let both = get(gate).iter().zip(get(up));
                     vec![both.map(|(x, y)| reference::activate(*activation, *x) * y).collect()]
+                }
+                Op::Moe(m) => vec![self.moe(m, get(&m.x), get(&m.logits))],
+                Op::ScaleRows { x, by, .. } => {
+                    let width = program.value(*x).width;
+                    let rows = get(x).chunks(width).zip(get(by));
+                    vec![rows.flat_map(|(row, by)| row.iter().map(move |x| by * x)).collect()]
                 }
                 Op::Activate { x, activation, .. } => vec![map(x, &|x| reference::activate(*activation, x))],
                 Op::Add { a, b, .. } => vec![get(a).iter().zip(get(b)).map(|(a, b)| a + b).collect()],

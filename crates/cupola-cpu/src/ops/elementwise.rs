@@ -3,7 +3,7 @@
 use crate::lanes::{LANES, Lanes, Vector, kernel};
 use crate::math::{erf_lanes, exp_lanes, tanh_lanes};
 use crate::reference::{GELU_CUBE, SQRT_2_OVER_PI};
-use cupola_graph::Activation;
+use cupola_graph::{Activation, Gating};
 use std::cell::Cell;
 use std::f32::consts::SQRT_2;
 
@@ -45,12 +45,33 @@ kernel! {
 }
 
 kernel! {
-    /// `out = activation(gate) * up`.
-    pub(crate) fn glu(
-        s, activation: Activation, gate: &'a [Cell<f32>], up: &'a [Cell<f32>], out: &'a [Cell<f32>],
-    ) {
+    /// `out = gating(gate, up)`.
+    pub(crate) fn glu(s, gating: Gating, gate: &'a [Cell<f32>], up: &'a [Cell<f32>], out: &'a [Cell<f32>]) {
         for at in (0..out.len()).step_by(LANES) {
-            s.put(activate_lanes(s, activation, s.get(gate, at)) * s.get(up, at), out, at);
+            s.put(gate_lanes(s, gating, s.get(gate, at), s.get(up, at)), out, at);
+        }
+    }
+}
+
+kernel! {
+    /// `out = by * x + out`, fused.
+    pub(crate) fn add_scaled(s, x: &'a [Cell<f32>], by: f32, out: &'a [Cell<f32>]) {
+        let by = s.all(by);
+        for at in (0..out.len()).step_by(LANES) {
+            s.put(by.fma(s.get(x, at), s.get(out, at)), out, at);
+        }
+    }
+}
+
+/// [`crate::reference::gate`] of each lane.
+#[inline(always)]
+fn gate_lanes<S: Lanes>(s: S, gating: Gating, gate: S::V, up: S::V) -> S::V {
+    match gating {
+        Gating::Plain(activation) => activate_lanes(s, activation, gate) * up,
+        Gating::ClampedSwiglu { alpha, limit } => {
+            let (one, limit) = (s.all(1.0), s.all(limit));
+            let (g, u) = (gate.min(limit), up.min(limit).max(limit.negate()));
+            (u + one) * (g / (one + exp_lanes(s, (s.all(alpha) * g).negate())))
         }
     }
 }
@@ -73,5 +94,6 @@ fn activate_lanes<S: Lanes>(s: S, activation: Activation, x: S::V) -> S::V {
         }
         Activation::Gelu => s.all(0.5) * x * (one + erf_lanes(s, x / s.all(SQRT_2))),
         Activation::Relu => s.all(0.0).max(x),
+        Activation::Sigmoid => one / (one + exp_lanes(s, x.negate())),
     }
 }

@@ -8,6 +8,6 @@ mod rope;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub(crate) use elementwise::{activate, add, glu, scale, softcap, softcap_lanes};
+pub(crate) use elementwise::{activate, add, add_scaled, glu, scale, softcap, softcap_lanes};
 pub(crate) use norm::norm;
 pub(crate) use rope::rope;

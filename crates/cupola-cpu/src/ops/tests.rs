@@ -3,12 +3,13 @@
 use super::*;
 use crate::Tier;
 use crate::reference;
-use cupola_graph::{Activation, NormKind, RopeStyle};
+use cupola_graph::{Activation, Gating, NormKind, RopeStyle};
 use std::cell::Cell;
 
 /// Around the widths of vectors, and a model's.
 const WIDTHS: [usize; 9] = [1, 2, 31, 32, 33, 63, 64, 65, 576];
-const ACTIVATIONS: [Activation; 4] = [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu];
+const ACTIVATIONS: [Activation; 5] =
+    [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu, Activation::Sigmoid];
 
 /// Numbers from about -4 to 4, the same for the same seed.
 pub(crate) fn numbers(n: usize, seed: u64) -> Vec<f32> {
@@ -109,11 +110,19 @@ fn elementwise() {
         for activation in ACTIVATIONS {
             let expected = map(&|x| reference::activate(activation, x));
             check(&x, &expected, |tier, x, out| activate(tier, activation, x, out));
-            let expected = zip(&|x, y| reference::activate(activation, x) * y);
-            check(&x, &expected, |tier, x, out| glu(tier, activation, x, cells(&mut other.clone()), out));
-            // The second operand may be written over too.
-            check(&other, &expected, |tier, y, out| glu(tier, activation, cells(&mut x.clone()), y, out));
         }
+        let clamped = Gating::ClampedSwiglu { alpha: 1.702, limit: 0.9 };
+        for gating in ACTIVATIONS.map(Gating::Plain).into_iter().chain([clamped]) {
+            let expected = zip(&|x, y| reference::gate(gating, x, y));
+            check(&x, &expected, |tier, x, out| glu(tier, gating, x, cells(&mut other.clone()), out));
+            // The second operand may be written over too.
+            check(&other, &expected, |tier, y, out| glu(tier, gating, cells(&mut x.clone()), y, out));
+        }
+        let expected = zip(&|x, y| 0.3f32.mul_add(y, x));
+        check(&x, &expected, |tier, x, out| {
+            out.iter().zip(x).for_each(|(out, x)| out.set(x.get()));
+            add_scaled(tier, cells(&mut other.clone()), 0.3, out);
+        });
         check(&x, &zip(&|x, y| x + y), |tier, x, out| add(tier, x, cells(&mut other.clone()), out));
         check(&x, &map(&|x| x + x), |tier, x, out| add(tier, x, x, out));
         check(&x, &map(&|x| 0.3 * x), |tier, x, out| scale(tier, x, 0.3, out));
@@ -140,6 +149,7 @@ fn activations_of_known_values() {
             (Activation::Gelu, -3.0, -0.004_049_694),
             (Activation::Relu, -2.0, 0.0),
             (Activation::Relu, 2.0, 2.0),
+            (Activation::Sigmoid, -2.0, 0.119_202_92),
         ] {
             let y: f32 = of(activation, x);
             assert!((y - expected).abs() <= 2e-6 * expected.abs(), "{tier}: {activation:?}({x}) is {y}");
@@ -147,6 +157,18 @@ fn activations_of_known_values() {
         assert!(of(Activation::Silu, f32::NAN).is_nan() && of(Activation::Relu, f32::NAN).is_nan());
         assert_eq!(of(Activation::Silu, 200.0), 200.0);
         assert_eq!(of(Activation::Silu, -200.0), -0.0);
+    }
+}
+
+/// gpt-oss's values of alpha and limit.
+#[test]
+fn clamped_gates_of_known_values() {
+    let gating = Gating::ClampedSwiglu { alpha: 1.702, limit: 7.0 };
+    for tier in Tier::available() {
+        for (gate, up, expected) in [(1.0, 1.0, 1.691_592), (10.0, -10.0, -41.999_719), (0.5, 0.0, 0.350_388)] {
+            let y = one(gate, |row| glu(tier, gating, row, cells(&mut [up]), row));
+            assert!((y - expected).abs() < 1e-5 * expected.abs(), "{tier}: {y}");
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Activations in the forms that the products multiply.
 //!
-//! Rows are taken in groups of up to a tile's size. All that belongs to a group is one *record*, in which the values of its
+//! Rows come in segments: those of one segment meet the same matrices. A segment's rows are taken in groups of up to a tile's
+//! size. All that belongs to a group is one *record*, in which the values of its
 //! rows are interleaved, so that a tile walks each part with one pointer.
 
 use super::exact::exact_position;
@@ -8,6 +9,7 @@ use crate::memory::{Buffer, Line, OutOfMemory};
 use crate::pool::Pool;
 use crate::simd::{Kernel, MAX_TILE, Quantised, Simd};
 use crate::tier::Tier;
+use std::ops::Range;
 
 /// Rows are padded with zeros to this: the largest unit of any format.
 const PAD: usize = 256;
@@ -53,10 +55,12 @@ impl Part {
 pub(crate) struct Prepared {
     /// Each part, and where it starts in a record, in words for each row of a full group.
     parts: Vec<(Part, usize)>,
-    rows: usize,
     /// Values of a row, padded.
     k: usize,
-    groups: usize,
+    /// Rows of each group.
+    groups: Vec<Range<usize>>,
+    /// Groups of each segment.
+    segments: Vec<Range<usize>>,
     tile: usize,
     /// Lines from record to record.
     record: usize,
@@ -64,21 +68,22 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// Prepares `rows` (at least one) rows of `n_in` values for groups of up to `tile` rows.
+    /// Prepares rows of `n_in` values for groups of up to `tile` rows; `segments` has the rows of each segment, together at
+    /// least one.
     pub fn prepare(
         &mut self,
         pool: &Pool,
         tier: Tier,
         x: &[f32],
-        rows: usize,
+        segments: &[usize],
         tile: usize,
         parts: impl Iterator<Item = Part>,
     ) -> Result<(), OutOfMemory> {
+        let rows: usize = segments.iter().sum();
         let n_in = x.len() / rows;
         self.k = n_in.next_multiple_of(PAD);
-        self.rows = rows;
         self.tile = tile;
-        self.groups = rows.div_ceil(tile);
+        self.group(segments);
         self.parts.clear();
         let mut words = 0;
         for part in parts {
@@ -89,7 +94,7 @@ impl Prepared {
         }
         let bytes = words.checked_mul(4 * tile).ok_or(OutOfMemory { bytes: usize::MAX })?;
         self.record = bytes.div_ceil(size_of::<Line>());
-        let lines = self.record.checked_mul(self.groups).ok_or(OutOfMemory { bytes: usize::MAX })?;
+        let lines = self.record.checked_mul(self.groups.len()).ok_or(OutOfMemory { bytes: usize::MAX })?;
         self.memory.reserve(lines)?;
 
         let mut memory = std::mem::take(&mut self.memory);
@@ -123,9 +128,25 @@ impl Prepared {
         }
     }
 
-    /// Number of groups.
-    pub fn groups(&self) -> usize {
-        self.groups
+    /// Divides segments into groups: those of a segment have the same number of rows or one less, so that no tile is nearly
+    /// empty.
+    fn group(&mut self, segments: &[usize]) {
+        (self.groups.clear(), self.segments.clear());
+        let mut row = 0;
+        for rows in segments {
+            let (first, count) = (self.groups.len(), rows.div_ceil(self.tile));
+            for group in 0..count {
+                let start = row;
+                row += rows / count + usize::from(group < rows % count);
+                self.groups.push(start..row);
+            }
+            self.segments.push(first..first + count);
+        }
+    }
+
+    /// Groups of a segment.
+    pub fn groups_of(&self, segment: usize) -> Range<usize> {
+        self.segments[segment].clone()
     }
 
     /// Padded values of a row.
@@ -133,11 +154,10 @@ impl Prepared {
         self.k
     }
 
-    /// Rows of a group: all groups have the same number or one less, so that no tile is nearly empty.
-    pub fn rows_of(&self, group: usize) -> std::ops::Range<usize> {
-        let (base, larger) = (self.rows / self.groups, self.rows % self.groups);
-        let start = group * base + group.min(larger);
-        start..start + base + usize::from(group < larger)
+    /// Rows of a group.
+    #[inline(always)]
+    pub fn rows_of(&self, group: usize) -> Range<usize> {
+        self.groups[group].clone()
     }
 
     /// A part of a group: `[..][rows of the group]`. Empty if it was not prepared.
@@ -340,11 +360,14 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_even() {
+    fn groups_are_even_and_end_with_their_segment() {
         let mut a = Prepared::default();
-        let x = vec![1.0; 13 * 64];
-        a.prepare(&Pool::new(1), Tier::SCALAR, &x, 13, 6, [Part::F32].into_iter()).unwrap();
-        let sizes: Vec<_> = (0..a.groups()).map(|g| a.rows_of(g)).collect();
-        assert_eq!(sizes, [0..5, 5..9, 9..13]);
+        let x = vec![1.0; 21 * 64];
+        a.prepare(&Pool::new(1), Tier::SCALAR, &x, &[13, 0, 1, 7], 6, [Part::F32].into_iter()).unwrap();
+        let groups = |segment| a.groups_of(segment).map(|g| a.rows_of(g)).collect::<Vec<_>>();
+        assert_eq!(groups(0), [0..5, 5..9, 9..13]);
+        assert_eq!(groups(1), []);
+        assert_eq!(groups(2), [13..14]);
+        assert_eq!(groups(3), [14..18, 18..21]);
     }
 }

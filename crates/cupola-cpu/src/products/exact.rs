@@ -41,6 +41,7 @@ fn scaled<S: Simd, C: Packed>(s: S, unit: &[Line], half: usize, b: usize, l: usi
 pub(crate) struct ExactMatVec<'a, C> {
     pub matrix: &'a Matrix,
     pub panels: Range<usize>,
+    pub row: usize,
     pub x: &'a [u32],
     pub output: &'a Output<'a>,
     pub format: PhantomData<C>,
@@ -71,7 +72,7 @@ impl<C: Packed> Kernel for ExactMatVec<'_, C> {
                 s.store(lanes[0], &mut y, half);
             }
             // SAFETY: this panel and this row belong to this task alone.
-            unsafe { self.output.write(0, p, y.floats()) };
+            unsafe { self.output.write(self.row, p, y.floats()) };
         }
     }
 }

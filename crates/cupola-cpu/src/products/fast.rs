@@ -58,6 +58,8 @@ impl<'a> Inputs<'a> {
 pub(crate) struct MatVec<'a, C> {
     pub matrix: &'a Matrix,
     pub panels: Range<usize>,
+    /// The row's group, which has no other.
+    pub group: usize,
     pub activations: &'a Prepared,
     pub output: &'a Output<'a>,
     pub format: PhantomData<C>,
@@ -69,7 +71,8 @@ impl<C: Packed> Kernel for MatVec<'_, C> {
     const BF16_DOT: bool = C::Arithmetic::BF16_DOT;
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let inputs = Inputs::new::<C>(self.activations, 0);
+        let inputs = Inputs::new::<C>(self.activations, self.group);
+        let row = self.activations.rows_of(self.group).start;
         for p in self.panels {
             let mut total = [s.splat(0.0); 2];
             for (u, unit) in self.matrix.panel(p).chunks_exact(C::LINES).enumerate() {
@@ -85,8 +88,8 @@ impl<C: Packed> Kernel for MatVec<'_, C> {
             for half in 0..S::HALVES {
                 s.store(total[half], &mut y, half);
             }
-            // SAFETY: this panel belongs to this task alone.
-            unsafe { self.output.write(0, p, y.floats()) };
+            // SAFETY: this panel and this row belong to this task alone.
+            unsafe { self.output.write(row, p, y.floats()) };
         }
     }
 }

@@ -71,6 +71,8 @@ pub enum Write {
 pub struct Job<'a> {
     /// The weights.
     pub matrix: &'a Matrix,
+    /// Which rows of the activations it is multiplied with: those of this segment.
+    pub segment: usize,
     /// `[n_out]`
     pub bias: Option<&'a [f32]>,
     /// `[rows, n_out]`, rows being `y_stride` apart.
@@ -82,9 +84,9 @@ pub struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    /// A job without bias that stores rows one after the other.
+    /// A job on the first segment, without bias, that stores rows one after the other.
     pub fn new(matrix: &'a Matrix, y: &'a mut [f32]) -> Self {
-        Job { matrix, bias: None, y, y_stride: matrix.n_out(), write: Write::Store }
+        Job { matrix, segment: 0, bias: None, y, y_stride: matrix.n_out(), write: Write::Store }
     }
 }
 
@@ -111,6 +113,8 @@ impl Scratch {
 pub enum ProductError {
     #[error("{rows} rows of activations for matrices of {n_in} inputs are {expected} values, but there are {got}")]
     Input { rows: usize, n_in: usize, expected: usize, got: usize },
+    #[error("job {job} needs the rows of segment {segment}, there are {segments} segments")]
+    Segment { job: usize, segment: usize, segments: usize },
     #[error("jobs that share activations need the same number of inputs: job 0 has {first}, job {job} has {n_in}")]
     Mixed { first: usize, job: usize, n_in: usize },
     #[error("job {job}: output rows of {n_out} values cannot be {stride} apart")]
@@ -125,29 +129,31 @@ pub enum ProductError {
     OutOfMemory(#[from] OutOfMemory),
 }
 
-/// Computes all jobs on the same activations `x`, `[rows, n_in]`, in one parallel region (two for many rows: the activations
-/// are prepared first).
+/// Computes all jobs on activations `x`, `[rows, n_in]`, in one parallel region (two for many rows: the activations are
+/// prepared first). The rows come in segments, `segments` having the number of rows of each; a job takes those of one. Most
+/// products have one segment; experts have one each.
 pub fn products(
     pool: &Pool,
     tier: Tier,
     mode: Mode,
     x: &[f32],
-    rows: usize,
+    segments: &[usize],
     jobs: &mut [Job<'_>],
     scratch: &mut Scratch,
 ) -> Result<(), ProductError> {
-    check(x, rows, jobs)?;
-    if rows == 0 || jobs.is_empty() {
+    check(x, segments, jobs)?;
+    if segments.iter().all(|rows| *rows == 0) || jobs.is_empty() {
         return Ok(());
     }
-    let plan = Plan { tier, mode, rows, tile: tier.run(TileSizes) };
-    let tile = match (rows, mode) {
-        (1, _) => 1,
-        (_, Mode::Fast(_)) => plan.tile.rows,
-        (_, Mode::Exact) => plan.tile.exact_rows,
+    let single = segments.iter().all(|rows| *rows <= 1);
+    let plan = Plan { tier, mode, single, tile: tier.run(TileSizes) };
+    let tile = match mode {
+        _ if single => 1,
+        Mode::Fast(_) => plan.tile.rows,
+        Mode::Exact => plan.tile.exact_rows,
     };
     let needed = jobs.iter().flat_map(|job| plan.parts(job.matrix.format()));
-    scratch.activations.prepare(pool, tier, x, rows, tile, needed)?;
+    scratch.activations.prepare(pool, tier, x, segments, tile, needed)?;
     let threads = pool.threads();
     plan.split(jobs, &scratch.activations, threads, &mut scratch.tasks);
     let work = plan.work(&scratch.activations);
@@ -156,12 +162,12 @@ pub fn products(
         buffer.get_mut().unwrap_or_else(PoisonError::into_inner).reserve(work)?;
     }
 
+    let Scratch { activations, tasks, work } = scratch;
     let mut outputs = Vec::with_capacity(jobs.len());
     for job in jobs {
-        let matrix = job.matrix;
-        outputs.push((matrix, Output::new(job)));
+        let first_row = activations.groups_of(job.segment).next().map_or(0, |group| activations.rows_of(group).start);
+        outputs.push((job.matrix, Output::new(job, first_row)));
     }
-    let Scratch { activations, tasks, work } = scratch;
     pool.run_chunks(tasks.len(), 1, |thread, chosen| {
         let mut work = work[thread].lock().unwrap_or_else(PoisonError::into_inner);
         for task in &tasks[chosen] {
@@ -172,14 +178,18 @@ pub fn products(
     Ok(())
 }
 
-fn check(x: &[f32], rows: usize, jobs: &[Job<'_>]) -> Result<(), ProductError> {
+fn check(x: &[f32], segments: &[usize], jobs: &[Job<'_>]) -> Result<(), ProductError> {
     let Some(first) = jobs.first().map(|job| job.matrix.n_in()) else { return Ok(()) };
+    let rows = segments.iter().fold(0, |sum: usize, rows| sum.saturating_add(*rows));
     let expected = rows.saturating_mul(first);
     if x.len() != expected {
         return Err(ProductError::Input { rows, n_in: first, expected, got: x.len() });
     }
-    for (job, Job { matrix, bias, y, y_stride, .. }) in jobs.iter().enumerate() {
+    for (job, Job { matrix, segment, bias, y, y_stride, .. }) in jobs.iter().enumerate() {
         let (n_out, n_in, stride) = (matrix.n_out(), matrix.n_in(), *y_stride);
+        let Some(&rows) = segments.get(*segment) else {
+            return Err(ProductError::Segment { job, segment: *segment, segments: segments.len() });
+        };
         if n_in != first {
             return Err(ProductError::Mixed { first, job, n_in });
         }
@@ -231,7 +241,8 @@ const TASKS_PER_THREAD: usize = 8;
 struct Plan {
     tier: Tier,
     mode: Mode,
-    rows: usize,
+    /// Whether no segment has more than one row.
+    single: bool,
     tile: TileSize,
 }
 
@@ -239,7 +250,7 @@ impl Plan {
     /// The forms of the activations that a format needs.
     fn parts(&self, format: Format) -> [Part; 3] {
         match self.mode {
-            Mode::Exact if self.rows == 1 => [Part::F32; 3],
+            Mode::Exact if self.single => [Part::F32; 3],
             Mode::Exact => [Part::Exact; 3],
             Mode::Fast(Activations::Bits16) => with_format!(format, C => parts::<<C as Packed>::Wide>()),
             Mode::Fast(Activations::Bits8) if self.bf16_dot(format) => parts::<formats::Bf16Dot>(),
@@ -255,7 +266,7 @@ impl Plan {
     /// Lines of scratch for each thread.
     fn work(&self, activations: &Prepared) -> usize {
         match self.mode {
-            _ if self.rows == 1 => 0,
+            _ if self.single => 0,
             Mode::Exact => exact_work(activations.padded()),
             Mode::Fast(_) => fast_work(self.tile.panels),
         }
@@ -265,29 +276,34 @@ impl Plan {
     fn split(&self, jobs: &[Job<'_>], activations: &Prepared, threads: usize, tasks: &mut Vec<Task>) {
         tasks.clear();
         let total: usize = jobs.iter().map(|job| job.matrix.packed_bytes()).sum();
-        let groups = activations.groups();
         let panels_at_once = match self.mode {
             Mode::Fast(_) => self.tile.panels,
             Mode::Exact => 1,
         };
-        for (job, Job { matrix, .. }) in jobs.iter().enumerate() {
-            let panels = matrix.panels();
-            let (step, groups_at_once) = if self.rows == 1 {
+        for (job, Job { matrix, segment, .. }) in jobs.iter().enumerate() {
+            let (panels, groups) = (matrix.panels(), activations.groups_of(*segment));
+            let (step, groups_at_once) = if self.mat_vec(&groups, activations) {
                 let bytes = (total / (threads * TASKS_PER_THREAD)).max(TASK_BYTES);
                 ((bytes / (matrix.packed_bytes() / panels)).max(1), 1)
             } else {
                 // As many rows at once as memory for sums allows, less if there are not enough panels for all threads.
-                let wanted = (threads * TASKS_PER_THREAD).div_ceil(panels.div_ceil(panels_at_once));
+                let wanted = (threads * TASKS_PER_THREAD).div_ceil(panels.div_ceil(panels_at_once) * jobs.len());
                 let limit = (FAST_ROWS / self.tile.rows).max(1);
-                (panels_at_once, groups.div_ceil(if threads == 1 { 1 } else { wanted }).clamp(1, limit))
+                (panels_at_once, groups.len().div_ceil(if threads == 1 { 1 } else { wanted }).clamp(1, limit))
             };
             for first in (0..panels).step_by(step) {
-                for group in (0..groups).step_by(groups_at_once) {
-                    let groups = group..groups.min(group + groups_at_once);
+                for group in groups.clone().step_by(groups_at_once) {
+                    let groups = group..groups.end.min(group + groups_at_once);
                     tasks.push(Task { job, panels: first..panels.min(first + step), groups });
                 }
             }
         }
+    }
+
+    /// Whether groups are one row that the mat-vec takes: among others, that row is prepared for the tiled product, which in
+    /// exact mode is something else.
+    fn mat_vec(&self, groups: &Range<usize>, activations: &Prepared) -> bool {
+        self.single || self.mode != Mode::Exact && groups.len() == 1 && activations.rows_of(groups.start).len() == 1
     }
 
     fn compute(&self, matrix: &Matrix, task: &Task, activations: &Prepared, output: &Output<'_>, work: &mut Buffer) {
@@ -315,8 +331,8 @@ impl Plan {
         work: &mut Buffer,
     ) {
         let (panels, groups, format) = (task.panels.clone(), task.groups.clone(), PhantomData::<C>);
-        if self.rows == 1 {
-            self.tier.run(MatVec { matrix, panels, activations, output, format });
+        if self.mat_vec(&groups, activations) {
+            self.tier.run(MatVec { matrix, panels, group: groups.start, activations, output, format });
         } else {
             self.tier.run(Product { matrix, panel: panels.start, groups, activations, output, work, format });
         }
@@ -331,9 +347,9 @@ impl Plan {
         work: &mut Buffer,
     ) {
         let (panels, groups, format) = (task.panels.clone(), task.groups.clone(), PhantomData::<C>);
-        if self.rows == 1 {
-            let x = activations.part(0, Part::F32);
-            self.tier.run(ExactMatVec { matrix, panels, x, output, format });
+        if self.mat_vec(&groups, activations) {
+            let (row, x) = (activations.rows_of(groups.start).start, activations.part(groups.start, Part::F32));
+            self.tier.run(ExactMatVec { matrix, panels, row, x, output, format });
             return;
         }
         let group = |group| {

@@ -90,7 +90,7 @@ impl Case {
         let rows = x.len() / self.n_in;
         let mut y = vec![f32::NAN; rows * self.n_out];
         let mut jobs = [Job::new(&self.matrix, &mut y)];
-        products(pool, tier, mode, x, rows, &mut jobs, &mut Scratch::new()).unwrap();
+        products(pool, tier, mode, x, &[rows], &mut jobs, &mut Scratch::new()).unwrap();
         y
     }
 }
@@ -287,6 +287,36 @@ fn more_rows_than_are_summed_at_once() {
     }
 }
 
+/// Rows of a segment meet only its matrices, with the bits that they have alone.
+#[test]
+fn segments_are_products_of_their_own() {
+    let (mut random, pool, n_in) = (Random(29), Pool::new(2), 256);
+    let formats = [Format::Q4_K, Format::F32, Format::Q8_0, Format::BF16, Format::Q4_K];
+    let cases: Vec<Case> = formats.iter().map(|f| Case::new(&mut random, *f, 35, n_in)).collect();
+    for segments in [[1, 1, 1, 1, 1], [1, 0, 14, 2, 7], [0, 0, 0, 0, 3], [1, 0, 1, 1, 0], [0; 5]] {
+        let x = random.values(segments.iter().sum::<usize>() * n_in);
+        for tier in Tier::available() {
+            for mode in MODES {
+                let mut outputs: Vec<Vec<f32>> = segments.iter().map(|rows| vec![f32::NAN; rows * 35]).collect();
+                let job = |(segment, y)| {
+                    let case: &Case = &cases[segment];
+                    Job { segment, ..Job::new(&case.matrix, y) }
+                };
+                let mut jobs: Vec<Job<'_>> = outputs.iter_mut().map(Vec::as_mut_slice).enumerate().map(job).collect();
+                products(&pool, tier, mode, &x, &segments, &mut jobs, &mut Scratch::new()).unwrap();
+                let mut rest = &x[..];
+                for (case, (rows, y)) in cases.iter().zip(segments.iter().zip(&outputs)) {
+                    let (x, others) = rest.split_at(rows * n_in);
+                    rest = others;
+                    if *rows > 0 {
+                        assert_eq!(bits(y), bits(&case.product(&pool, tier, mode, x)), "{segments:?} {tier} {mode:?}");
+                    }
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn several_jobs_with_bias_residual_and_stride() {
     let (mut random, pool) = (Random(17), Pool::new(2));
@@ -301,6 +331,7 @@ fn several_jobs_with_bias_residual_and_stride() {
                 let mut outputs: Vec<Vec<f32>> = cases.iter().map(|_| before.clone()).collect();
                 let mut jobs: Vec<Job<'_>> = (cases.iter().zip(&mut outputs).enumerate())
                     .map(|(i, (case, y))| Job {
+                        segment: 0,
                         matrix: &case.matrix,
                         bias: (i != 1).then_some(&bias[..]),
                         y,
@@ -308,7 +339,7 @@ fn several_jobs_with_bias_residual_and_stride() {
                         write: if i < 3 { Write::Add } else { Write::Store },
                     })
                     .collect();
-                products(&pool, tier, mode, &x, rows, &mut jobs, &mut Scratch::new()).unwrap();
+                products(&pool, tier, mode, &x, &[rows], &mut jobs, &mut Scratch::new()).unwrap();
                 for (i, (case, y)) in cases.iter().zip(&outputs).enumerate() {
                     let plain = case.product(&pool, tier, mode, &x);
                     for (at, y) in y.iter().enumerate() {
@@ -428,7 +459,7 @@ fn wrong_sizes_are_errors_that_say_so() {
     let (mut y, mut z) = (vec![1.0; 80], vec![1.0; 80]);
     let x = [0.0; 64];
     let run = |jobs: &mut [Job<'_>], x: &[f32], rows| {
-        products(&pool, Tier::SCALAR, MODES[0], x, rows, jobs, &mut Scratch::new())
+        products(&pool, Tier::SCALAR, MODES[0], x, &[rows], jobs, &mut Scratch::new())
     };
     assert!(matches!(run(&mut [Job::new(&m, &mut y)], &x[..63], 2), Err(ProductError::Input { .. })));
     assert!(matches!(run(&mut [Job::new(&m, &mut y[..79])], &x, 2), Err(ProductError::Output { .. })));
