@@ -22,16 +22,23 @@ from gguf import GGMLQuantizationType as Type
 ARCHITECTURES = {
     "llama3": "llama", "llama_yarn": "llama", "llama_linear": "llama", "llama_bias": "llama", "qwen2": "qwen2",
     "qwen3": "qwen3", "gemma2": "gemma2", "gemma3": "gemma3", "smollm3": "smollm3", "phi3": "phi3",
+    "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
 }
 # llama.cpp takes the query scale of Gemma from the model's size and its GELU from a table in f16. In Phi-3 it has no
-# window, and takes the long factors when its context, rounded up to 256, is long: these references are otherwise.
-UNCHECKED = ["gemma2", "gemma3", "phi3"]
+# window, and takes the long factors when its context, rounded up to 256, is long: these references are otherwise. It has
+# no Qwen3-MoE with dense layers, and rounds the ends of YaRN's ramp, which gpt-oss does not.
+UNCHECKED = ["gemma2", "gemma3", "phi3", "qwen3_moe", "gpt_oss"]
 
 LAYER = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
+}
+EXPERTS = {
+    "block_sparse_moe.gate": "ffn_gate_inp", "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp",
+    "w1": "ffn_gate_exps", "w2": "ffn_down_exps", "w3": "ffn_up_exps",
+    "gate_proj": "ffn_gate_exps", "down_proj": "ffn_down_exps", "up_proj": "ffn_up_exps",
 }
 SANDWICH = {
     "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
@@ -74,6 +81,38 @@ def llama3_divisors(p, dim):
     return np.array(divisors, np.float32)
 
 
+def with_banks(tensors, arch):
+    """The tensors under llama.cpp's names, those of experts in banks `[experts, n_out, n_in]`."""
+    names = {**LAYER, **EXPERTS, **(SANDWICH if arch.startswith("gemma") else {})}
+    if arch == "gpt-oss":
+        names["post_attention_layernorm"] = "post_attention_norm"
+    whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+    banks = {}
+    for name, values in tensors.items():
+        stem, kind = name.rsplit(".", 1)
+        if stem in whole:
+            yield name, f"{whole[stem]}.{kind}", values
+            continue
+        _, _, layer, part = stem.split(".", 3)
+        if kind in ("gate_up_proj", "down_proj"):
+            values = values.swapaxes(1, 2)
+        if kind.startswith("gate_up_proj"):
+            ends = "bias" if kind.endswith("bias") else "weight"
+            for first, half in enumerate(["gate", "up"]):
+                yield name, f"blk.{layer}.ffn_{half}_exps.{ends}", values[:, first::2]
+        elif kind.startswith("down_proj"):
+            yield name, f"blk.{layer}.ffn_down_exps.{'bias' if kind.endswith('bias') else 'weight'}", values
+        elif kind == "sinks":
+            yield name, f"blk.{layer}.attn_sinks.weight", values
+        elif ".experts." in part:
+            number, part = part.split(".experts.")[1].split(".")
+            banks.setdefault(f"blk.{layer}.{names[part]}.{kind}", {})[int(number)] = values
+        else:
+            yield name, f"blk.{layer}.{names[part]}.{kind}", values
+    for target, bank in banks.items():
+        yield target, target, np.stack([bank[number] for number in sorted(bank)])
+
+
 def convert(folder, arch, path, weights):
     c = json.loads((folder / "config.json").read_text())
     writer = gguf.GGUFWriter(path, arch)
@@ -111,6 +150,11 @@ def convert(folder, arch, path, weights):
         writer.add_attn_logit_softcapping(c["attn_logit_softcapping"])
     if c.get("final_logit_softcapping"):
         writer.add_final_logit_softcapping(c["final_logit_softcapping"])
+    if experts := c.get("num_local_experts"):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(c["num_experts_per_tok"])
+        if arch != "llama":
+            writer.add_expert_feed_forward_length(c.get("moe_intermediate_size", c["intermediate_size"]))
     if rope["rope_type"] == "linear":
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(rope["factor"])
@@ -128,23 +172,17 @@ def convert(folder, arch, path, weights):
         for which in ["long", "short"]:
             writer.add_tensor(f"rope_factors_{which}.weight", np.array(rope[f"{which}_factor"], np.float32))
 
-    whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    for name, values in load(folder / "model.safetensors").items():
-        stem, kind = name.rsplit(".", 1)
-        if stem in whole:
-            target = whole[stem]
-        else:
-            _, _, layer, part = stem.split(".", 3)
-            target = f"blk.{layer}.{({**LAYER, **SANDWICH} if gemma else LAYER)[part]}"
-            if arch in ("llama", "smollm3") and part in ("self_attn.q_proj", "self_attn.k_proj"):
-                values = paper_order(values, heads if part == "self_attn.q_proj" else kv_heads)
-        if gemma and "norm" in stem:
+    for name, target, values in with_banks(load(folder / "model.safetensors"), arch):
+        if arch in ("llama", "smollm3") and ("self_attn.q_proj" in name or "self_attn.k_proj" in name):
+            values = paper_order(values, heads if "self_attn.q_proj" in name else kv_heads)
+        if gemma and "norm" in name:
             values = values + 1
         values = np.ascontiguousarray(values)
-        if values.ndim == 1:
-            writer.add_tensor(f"{target}.{kind}", values)
+        # Biases and routers stay as they are.
+        if values.ndim == 1 or target.endswith(".bias") or "ffn_gate_inp" in target:
+            writer.add_tensor(target, values)
         else:
-            writer.add_tensor(f"{target}.{kind}", gguf.quantize(values, weights), raw_dtype=weights)
+            writer.add_tensor(target, gguf.quantize(values, weights), raw_dtype=weights)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

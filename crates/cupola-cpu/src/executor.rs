@@ -10,11 +10,11 @@ use crate::ops;
 use crate::products::{self, Activations, Job, Matrix, Mode, ProductError, Write, products};
 use crate::values::{Tensor, Tensors, Values};
 use cupola_backend::{BackendError, Executable, HostValues, Segment};
-use experts::Experts;
 use cupola_graph::{
-    Epilogue, GatedLinear, Gating, GraphError, Linear, Linears, MemoryPlan, Norm, Op, Program, Rope, RopeTable,
-    Step, ValueId, VectorId, WeightId, sensitive,
+    Epilogue, GatedLinear, Gating, GraphError, Linear, Linears, MemoryPlan, Norm, Op, Program, Rope, RopeTable, Step,
+    ValueId, VectorId, WeightId, sensitive,
 };
+use experts::Experts;
 use std::ops::Range;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -198,7 +198,13 @@ impl Executable for Executor {
         let Scratch { normed, up, experts, attention, angles, .. } = &self.scratch;
         let caches: usize = self.caches.iter().flatten().map(Cache::bytes).sum();
         let angles: usize = angles.iter().map(|a| size_of_val(&**a)).sum();
-        caches + self.values.bytes() + size_of_val(&**normed) + size_of_val(&**up) + experts.bytes() + attention.bytes() + angles
+        caches
+            + self.values.bytes()
+            + size_of_val(&**normed)
+            + size_of_val(&**up)
+            + experts.bytes()
+            + attention.bytes()
+            + angles
     }
 }
 

@@ -190,8 +190,9 @@ impl Builder {
         if let Some(Groups { count: groups, top_k: chosen, best }) = groups {
             let size = count.checked_div(groups).filter(|_| groups > 0 && count.is_multiple_of(groups)).unwrap_or(0);
             if !(1..=2).contains(&best) || size < best || !(1..=groups).contains(&chosen) || size * chosen < top_k {
-                let message =
-                    format!("{top_k} of {count} experts cannot be chosen from {chosen} of {groups} groups by their best {best}");
+                let message = format!(
+                    "{top_k} of {count} experts cannot be chosen from {chosen} of {groups} groups by their best {best}"
+                );
                 self.attribute("moe", message);
             }
         }

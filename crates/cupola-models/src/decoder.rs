@@ -1,5 +1,6 @@
 //! The common decoder: one description that every family fills in, one way to turn it into a program.
 
+use crate::experts::Experts;
 use crate::names::{IGNORED, Names};
 use crate::parameters::Loader;
 use crate::{ModelError, Parameters};
@@ -28,6 +29,8 @@ pub(crate) struct Decoder {
     pub attention: AttentionSpec,
     /// The feed-forward.
     pub mlp: Mlp,
+    /// That of the layers that have experts.
+    pub experts: Option<Experts>,
     /// Added to the mean square of every norm.
     pub norm_eps: f32,
     /// Added to the stored weights of every norm: 1 where they are stored as distance from 1.
@@ -47,6 +50,8 @@ pub(crate) struct Layer {
     pub rope: Option<Arc<RopeTable>>,
     /// Keys that a query sees, itself included; absent: all.
     pub window: Option<usize>,
+    /// Whether its feed-forward is a mixture of experts.
+    pub experts: bool,
 }
 
 /// Attention of every layer.
@@ -71,6 +76,8 @@ pub(crate) struct AttentionSpec {
     pub qkv_bias: bool,
     /// Whether the product after attention has a bias.
     pub out_bias: bool,
+    /// Whether each head has a score that takes weight but has no value.
+    pub sinks: bool,
 }
 
 /// The gated feed-forward of every layer.
@@ -141,6 +148,21 @@ impl Decoder {
 
         let norm = self.norm(w, &name(names.mlp_norm), self.hidden)?;
         let h = w.builder.norm(x, norm);
+        let mut y = match self.experts.as_ref().filter(|_| self.layers[i].experts) {
+            Some(experts) => experts.build(w, &names.experts, &name, self.hidden, h)?,
+            None => self.feed_forward(w, i, h)?,
+        };
+        if self.post_norms {
+            let norm = self.norm(w, &name(names.post_mlp_norm), self.hidden)?;
+            y = w.builder.norm(y, norm);
+        }
+        Ok(w.builder.add(x, y))
+    }
+
+    /// The feed-forward of a layer without experts.
+    fn feed_forward(&self, w: &mut Loader, i: usize, h: ValueId) -> Result<ValueId, ModelError> {
+        let names = &self.names.layer;
+        let name = |part: &str| format!("{}{i}.{part}", self.names.layers);
         let (width, bias) = (self.mlp.width, self.mlp.bias);
         let [gate, up] = match self.mlp.fused {
             true => w.stacked(&format!("{}.weight", name(names.gate_up)), [width, width], self.hidden)?,
@@ -153,12 +175,7 @@ impl Decoder {
         let up = (up, bias_of(w, &name(names.up), width, bias)?);
         let [gate, up] = w.builder.linears(h, [gate, up]);
         let h = w.builder.glu(gate, up, self.mlp.activation);
-        let mut y = linear(w, h, &name(names.down), self.hidden, width, bias)?;
-        if self.post_norms {
-            let norm = self.norm(w, &name(names.post_mlp_norm), self.hidden)?;
-            y = w.builder.norm(y, norm);
-        }
-        Ok(w.builder.add(x, y))
+        linear(w, h, &name(names.down), self.hidden, width, bias)
     }
 
     /// Queries, keys, values, rotation, attention; not yet the product after it.
@@ -186,8 +203,12 @@ impl Decoder {
                 (self.norm(w, &name(names.q_norm), a.key_dim)?, self.norm(w, &name(names.k_norm), a.key_dim)?);
             (q, k) = (w.builder.norm(q, q_norm), w.builder.norm(k, k_norm));
         }
+        let sink = match a.sinks {
+            true => Some(w.vector(&name(names.sinks), a.heads, 0.0)?),
+            false => None,
+        };
         let g: &mut Builder = &mut w.builder;
-        let Layer { rope, window } = &self.layers[i];
+        let Layer { rope, window, .. } = &self.layers[i];
         if let Some(table) = rope {
             let table = g.rope_table(RopeTable::clone(table));
             q = g.rope(q, a.key_dim, a.rope_style, table);
@@ -203,7 +224,7 @@ impl Decoder {
             scale: a.scale,
             window: *window,
             softcap: a.softcap,
-            sink: None,
+            sink,
             out: v,
         }))
     }
@@ -222,6 +243,9 @@ impl Decoder {
         ];
         if let Some((what, _)) = sizes.iter().find(|(_, size)| *size == 0) {
             return Err(ModelError::hyperparameter(*what, "above 0", 0));
+        }
+        if let Some(experts) = &self.experts {
+            experts.check(self.hidden)?;
         }
         if !a.heads.is_multiple_of(a.kv_heads) {
             let expected = format!("a divisor of the number of attention heads, {}", a.heads);

@@ -1,12 +1,13 @@
 //! What the families have in common in GGUF checkpoints.
 
 use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp};
+use crate::experts::{Experts, Layout};
 use crate::names::Names;
 use crate::{ModelError, rope};
 use cupola_formats::config::{LongRope, RopeKind, RopeParameters, Yarn};
 use cupola_formats::gguf::Metadata;
 use cupola_formats::{Checkpoint, Dtype, KeyError};
-use cupola_graph::{Activation, RopeStyle, RopeTable};
+use cupola_graph::{Activation, RopeStyle, RopeTable, Scores};
 use std::sync::Arc;
 
 /// Metadata and the checkpoint that it describes.
@@ -20,16 +21,22 @@ pub(crate) struct GgufModel<'c> {
 }
 
 impl GgufModel<'_> {
-    /// A Llama-like decoder with everything that the common keys say.
+    /// A Llama-like decoder with everything that the common keys say; without experts.
     pub fn decoder(&self, rope_style: RopeStyle) -> Result<Decoder, ModelError> {
+        let decoder = self.decoder_with_experts(rope_style)?;
+        if decoder.experts.is_some() {
+            return Err(self.error("expert_count", format!("0: {} models have no experts", self.family)));
+        }
+        Ok(decoder)
+    }
+
+    /// A Llama-like decoder with everything that the common keys say.
+    pub fn decoder_with_experts(&self, rope_style: RopeStyle) -> Result<Decoder, ModelError> {
         let layers = self.size("block_count")?;
         // Every layer has tensors, so that this bounds the memory that a wrong number can take.
         let tensors = self.checkpoint.tensors().len();
         if layers == 0 || layers > tensors {
             return Err(self.error("block_count", format!("a number from 1 to the number of tensors, {tensors}")));
-        }
-        if self.optional_size("expert_count")?.unwrap_or(0) > 0 {
-            return Err(self.error("expert_count", "0: mixtures of experts are not supported yet"));
         }
         let hidden = self.size("embedding_length")?;
         let heads = self.size("attention.head_count")?;
@@ -42,7 +49,7 @@ impl GgufModel<'_> {
             context_length: self.size("context_length")?,
             hidden,
             embed_scale: 1.0,
-            layers: vec![Layer { rope: None, window: None }; layers],
+            layers: vec![Layer { rope: None, window: None, experts: false }; layers],
             attention: AttentionSpec {
                 heads,
                 kv_heads: self.optional_size("attention.head_count_kv")?.unwrap_or(heads),
@@ -55,6 +62,7 @@ impl GgufModel<'_> {
                 fused: false,
                 qkv_bias: has_bias(names.layer.q),
                 out_bias: has_bias(names.layer.out),
+                sinks: false,
             },
             mlp: Mlp {
                 width: self.size("feed_forward_length")?,
@@ -62,6 +70,7 @@ impl GgufModel<'_> {
                 fused: false,
                 bias: has_bias(names.layer.down),
             },
+            experts: None,
             norm_eps: self.metadata.f32(&self.key("attention.layer_norm_rms_epsilon"))?,
             // The files hold the finished norm weights.
             norm_offset: 0.0,
@@ -70,16 +79,58 @@ impl GgufModel<'_> {
             logit_softcap: None,
             names,
         };
-        let table = Arc::new(self.rope(&decoder)?);
+        let table = Arc::new(self.rope(&decoder, true)?);
         decoder.layers.iter_mut().for_each(|layer| layer.rope = Some(table.clone()));
+        self.experts(&mut decoder)?;
         Ok(decoder)
     }
 
-    /// The rotary frequencies of layers without a window of their own kind.
-    fn rope(&self, decoder: &Decoder) -> Result<RopeTable, ModelError> {
+    /// Reads what keys and tensors say about experts. Layers have experts where they have a router.
+    fn experts(&self, decoder: &mut Decoder) -> Result<(), ModelError> {
+        let count = self.optional_size("expert_count")?.unwrap_or(0);
+        if count == 0 {
+            return Ok(());
+        }
+        let names = decoder.names.clone();
+        let has = |i: usize, part: &str| self.checkpoint.tensor(&format!("{}{i}.{part}", names.layers)).is_some();
+        let parts = names.layer.experts;
+        for (i, layer) in decoder.layers.iter_mut().enumerate() {
+            layer.experts = has(i, &format!("{}.weight", parts.router));
+        }
+        let Some(first) = decoder.layers.iter().position(|layer| layer.experts) else {
+            return Err(self.error("expert_count", "0, as no layer has a router"));
+        };
+        let width = self.optional_size("expert_feed_forward_length")?.unwrap_or(decoder.mlp.width);
+        let scores = match self.optional_u32("expert_gating_func")? {
+            None | Some(0 | 1) => Scores::Softmax,
+            Some(2) => Scores::Sigmoid,
+            Some(3) => Scores::SoftmaxOfChosen,
+            Some(_) => return Err(self.error("expert_gating_func", "0 to 3")),
+        };
+        let layout = if has(first, &format!("{}.weight", parts.gate.replace("{e}", "0"))) {
+            Layout::Separate
+        } else if has(first, parts.gate_up_bank) {
+            Layout::GateUpBanks
+        } else {
+            Layout::Banks
+        };
+        decoder.experts = Some(Experts {
+            scores,
+            choice_bias: has(first, parts.choice_bias),
+            normalise: self.optional_bool("expert_weights_norm")?.unwrap_or(false),
+            scale: self.optional_f32("expert_weights_scale")?.filter(|scale| *scale != 0.0).unwrap_or(1.0),
+            layout,
+            ..Experts::new(count, width, self.size("expert_used_count")?, decoder.mlp.activation)
+        });
+        Ok(())
+    }
+
+    /// The rotary frequencies of layers without a window of their own kind; `truncate` says whether YaRN's ramp begins and
+    /// ends at whole numbers.
+    pub fn rope(&self, decoder: &Decoder, truncate: bool) -> Result<RopeTable, ModelError> {
         let theta = self.optional_f64("rope.freq_base")?.unwrap_or(10000.0);
         let dim = self.rotary_dim(decoder)?;
-        let kind = self.rope_kind(decoder)?;
+        let kind = self.rope_kind(decoder, truncate)?;
         let table = rope::table(&RopeParameters { theta, partial_rotary_factor: 1.0, kind }, dim)?;
         match self.checkpoint.tensor("rope_freqs.weight") {
             Some(_) => Ok(rope::divide(table, &self.numbers("rope_freqs.weight")?)?),
@@ -92,7 +143,7 @@ impl GgufModel<'_> {
         Ok(self.optional_size("rope.dimension_count")?.unwrap_or(decoder.attention.key_dim))
     }
 
-    fn rope_kind(&self, decoder: &Decoder) -> Result<RopeKind, ModelError> {
+    fn rope_kind(&self, decoder: &Decoder, truncate: bool) -> Result<RopeKind, ModelError> {
         let original = self.optional_u32("rope.scaling.original_context_length")?;
         let context = u32::try_from(decoder.context_length).unwrap_or(u32::MAX);
         let original_context = original.unwrap_or(context);
@@ -127,7 +178,7 @@ impl GgufModel<'_> {
                     original_context,
                     beta_fast: self.optional_f64("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0),
                     beta_slow: self.optional_f64("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0),
-                    truncate: true,
+                    truncate,
                     attention_factor: None,
                     mscale: None,
                     mscale_all_dim: None,
@@ -193,7 +244,7 @@ impl GgufModel<'_> {
         self.metadata.u32(&self.key(key)).map(|n| n as usize)
     }
 
-    fn optional_size(&self, key: &str) -> Result<Option<usize>, KeyError> {
+    pub fn optional_size(&self, key: &str) -> Result<Option<usize>, KeyError> {
         Ok(self.optional_u32(key)?.map(|n| n as usize))
     }
 
@@ -209,6 +260,10 @@ impl GgufModel<'_> {
     /// A number under a key of this architecture.
     pub fn optional_f64(&self, key: &str) -> Result<Option<f64>, KeyError> {
         self.metadata.optional_f64(&self.key(key))
+    }
+
+    pub fn optional_bool(&self, key: &str) -> Result<Option<bool>, KeyError> {
+        self.metadata.optional_bool(&self.key(key))
     }
 
     fn optional_str(&self, key: &str) -> Result<Option<&str>, KeyError> {

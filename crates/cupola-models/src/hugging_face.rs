@@ -1,6 +1,7 @@
 //! What the families have in common in Hugging Face checkpoints.
 
 use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp};
+use crate::experts::Layout;
 use crate::names::Names;
 use crate::{ModelError, rope};
 use cupola_formats::Checkpoint;
@@ -75,7 +76,7 @@ impl HuggingFace<'_> {
             context_length: self.or("max_position_embeddings", HfConfig::optional_usize, defaults.context_length)?,
             hidden: c.usize("hidden_size")?,
             embed_scale: 1.0,
-            layers: vec![Layer { rope: None, window: None }; layers],
+            layers: vec![Layer { rope: None, window: None, experts: false }; layers],
             attention: AttentionSpec {
                 heads,
                 kv_heads,
@@ -88,6 +89,7 @@ impl HuggingFace<'_> {
                 fused: false,
                 qkv_bias: false,
                 out_bias: false,
+                sinks: false,
             },
             mlp: Mlp {
                 width: c.usize("intermediate_size")?,
@@ -95,6 +97,7 @@ impl HuggingFace<'_> {
                 fused: false,
                 bias: false,
             },
+            experts: None,
             norm_eps: self.or("rms_norm_eps", HfConfig::optional_f32, defaults.norm_eps)?,
             norm_offset: 0.0,
             post_norms: false,
@@ -144,6 +147,48 @@ impl HuggingFace<'_> {
         Ok(())
     }
 
+    /// Experts of a layer.
+    pub fn experts(&self, default: usize) -> Result<usize, ModelError> {
+        let keys = ["num_experts", "num_local_experts", "n_routed_experts"];
+        let key = keys.into_iter().find(|key| self.config.get(key).is_some());
+        let count = match key {
+            Some(key) => self.config.usize(key)?,
+            None => default,
+        };
+        // Each has a tensor or an element of one.
+        let most = self.checkpoint.tensors().map(|t| t.shape.first().map_or(1, |n| *n)).max().unwrap_or(0);
+        let most = most.max(self.checkpoint.tensors().len());
+        if count > most {
+            return Err(self
+                .config
+                .error(key.unwrap_or(keys[0]), format!("at most {most}, as the tensors allow"))
+                .into());
+        }
+        Ok(count)
+    }
+
+    /// Experts that compute a token.
+    pub fn experts_per_token(&self, default: usize) -> Result<usize, ModelError> {
+        let key = ["num_experts_per_tok", "experts_per_token"].into_iter().find(|key| self.config.get(key).is_some());
+        Ok(key.map(|key| self.config.usize(key)).transpose()?.unwrap_or(default))
+    }
+
+    /// How experts are stored, by the names of the first layer that has any.
+    pub fn layout(&self, decoder: &Decoder) -> Layout {
+        let names = &decoder.names.layer.experts;
+        let has = |end: &str| {
+            let is_there = |i: usize| self.checkpoint.tensor(&format!("{}{i}.{end}", decoder.names.layers)).is_some();
+            (0..decoder.layers.len()).any(is_there)
+        };
+        if has(&format!("{}_blocks", names.gate_up_bank)) {
+            Layout::Mxfp4
+        } else if has(names.gate_up_bank) {
+            Layout::GateUpBanks
+        } else {
+            Layout::Separate
+        }
+    }
+
     /// A setting that a null turns off, and that has a default where the key is missing.
     pub fn setting<T>(
         &self,
@@ -189,10 +234,13 @@ impl HuggingFace<'_> {
         Names::hugging_face(outer, inner)
     }
 
-    /// Transformers and its exporters use the first key, MLX the second.
+    /// Transformers and its exporters use the first key, MLX the second. MXFP4 is known by its tensors.
     fn refuse_quantized(&self) -> Result<(), ModelError> {
         for key in ["quantization_config", "quantization"] {
             if let Some(section) = self.config.optional_section(key)? {
+                if section.optional_str("quant_method")? == Some("mxfp4") {
+                    continue;
+                }
                 let method = match section.optional_str("quant_method")? {
                     Some(method) => format!("\"{method}\""),
                     None => format!("a method that config.json describes under \"{key}\""),

@@ -6,6 +6,7 @@
 
 mod decoder;
 mod error;
+mod experts;
 mod families;
 mod gguf;
 mod hugging_face;

@@ -31,6 +31,28 @@ pub(crate) struct LayerNames {
     pub gate_up: &'static str,
     pub down: &'static str,
     pub post_mlp_norm: &'static str,
+    pub sinks: &'static str,
+    pub experts: ExpertNames,
+}
+
+/// Names within a layer with experts. `{e}` is an expert's number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ExpertNames {
+    pub router: &'static str,
+    /// The whole name.
+    pub choice_bias: &'static str,
+    pub gate: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
+    /// Those of all experts. The whole names, where gate and up are one.
+    pub gate_bank: &'static str,
+    pub up_bank: &'static str,
+    pub gate_up_bank: &'static str,
+    pub down_bank: &'static str,
+    pub shared_gate: &'static str,
+    pub shared_up: &'static str,
+    pub shared_down: &'static str,
+    pub shared_router: &'static str,
 }
 
 impl Names {
@@ -59,6 +81,22 @@ impl Names {
                 gate_up: "mlp.gate_up_proj",
                 down: "mlp.down_proj",
                 post_mlp_norm: "post_feedforward_layernorm",
+                sinks: "self_attn.sinks",
+                experts: ExpertNames {
+                    router: "mlp.gate",
+                    choice_bias: "mlp.gate.e_score_correction_bias",
+                    gate: "mlp.experts.{e}.gate_proj",
+                    up: "mlp.experts.{e}.up_proj",
+                    down: "mlp.experts.{e}.down_proj",
+                    gate_bank: "mlp.experts.gate_proj",
+                    up_bank: "mlp.experts.up_proj",
+                    gate_up_bank: "mlp.experts.gate_up_proj",
+                    down_bank: "mlp.experts.down_proj",
+                    shared_gate: "mlp.shared_expert.gate_proj",
+                    shared_up: "mlp.shared_expert.up_proj",
+                    shared_down: "mlp.shared_expert.down_proj",
+                    shared_router: "mlp.shared_expert_gate",
+                },
             },
         }
     }
@@ -87,6 +125,23 @@ impl Names {
                 gate_up: "ffn_up",
                 down: "ffn_down",
                 post_mlp_norm: "post_ffw_norm",
+                sinks: "attn_sinks.weight",
+                experts: ExpertNames {
+                    router: "ffn_gate_inp",
+                    choice_bias: "exp_probs_b.bias",
+                    // Files from before the banks.
+                    gate: "ffn_gate.{e}",
+                    up: "ffn_up.{e}",
+                    down: "ffn_down.{e}",
+                    gate_bank: "ffn_gate_exps",
+                    up_bank: "ffn_up_exps",
+                    gate_up_bank: "ffn_gate_up_exps.weight",
+                    down_bank: "ffn_down_exps",
+                    shared_gate: "ffn_gate_shexp",
+                    shared_up: "ffn_up_shexp",
+                    shared_down: "ffn_down_shexp",
+                    shared_router: "ffn_gate_inp_shexp",
+                },
             },
         }
     }

@@ -17,48 +17,125 @@ pub struct Parameters<'c> {
     vectors: Vec<Vector<'c>>,
 }
 
-/// A matrix: consecutive rows of a tensor.
+/// A matrix of a tensor, or of two.
 #[derive(Debug)]
 struct Matrix<'c> {
     tensor: Tensor<'c>,
-    /// Bytes of the tensor that are this matrix.
-    bytes: Range<usize>,
-    row_bytes: usize,
+    n_out: usize,
+    rows: Rows<'c>,
 }
 
-/// A vector: a tensor with a number added to each element.
+/// How the rows of a matrix lie in its tensor. All of them are within it.
+#[derive(Clone, Debug)]
+pub(crate) enum Rows<'c> {
+    /// Each in one piece, the first at byte `start`, the others `step` bytes apart.
+    Pieces { start: usize, step: usize, row_bytes: usize },
+    /// As columns of a stored matrix `[n_in, ..]` with rows of `row_bytes`: element `k` of the first row is the `size` bytes at
+    /// `start + k * row_bytes`, those of the others are `step` bytes apart.
+    Columns { start: usize, step: usize, row_bytes: usize, size: usize },
+    /// MXFP4 as gpt-oss has it: 16 bytes for each 32 columns, two consecutive columns to a byte, the first in the low half,
+    /// and the exponents in a tensor of their own. Row `o` is stored row `first + o * step`.
+    Mxfp4 { exponents: Tensor<'c>, first: usize, step: usize, blocks: usize },
+}
+
+/// A vector: every `step`-th element of a tensor from `start` on, with a number added to each.
 #[derive(Debug)]
 struct Vector<'c> {
     tensor: Tensor<'c>,
     format: Format,
+    start: usize,
+    step: usize,
+    len: usize,
     offset: f32,
 }
 
 impl Matrix<'_> {
-    /// Where these rows lie in the tensor; `None` if they are not all within the matrix.
+    /// Where these rows lie in the tensor, if that is one piece.
     fn locate(&self, rows: &Range<usize>) -> Option<Range<usize>> {
-        let start = rows.start.checked_mul(self.row_bytes)?.checked_add(self.bytes.start)?;
-        let end = rows.end.checked_mul(self.row_bytes)?.checked_add(self.bytes.start)?;
-        (start <= end && end <= self.bytes.end).then_some(start..end)
+        match self.rows {
+            Rows::Pieces { start, step, row_bytes } if step == row_bytes => {
+                Some(start + rows.start * step..start + rows.end * step)
+            }
+            _ => None,
+        }
     }
+
+    /// The bytes of these rows, put together.
+    fn gather(&self, rows: &Range<usize>) -> Option<Vec<u8>> {
+        let bytes = self.tensor.bytes;
+        let mut out = vec![];
+        match &self.rows {
+            Rows::Pieces { start, step, row_bytes } => {
+                for row in rows.clone() {
+                    out.extend_from_slice(bytes.get(start + row * step..)?.get(..*row_bytes)?);
+                }
+            }
+            Rows::Columns { start, step, row_bytes, size } => {
+                let (stored, n_in) = (bytes.get(*start..)?, self.tensor.shape.iter().rev().nth(1)?);
+                out.resize(rows.len() * n_in * size, 0);
+                for k in 0..*n_in {
+                    for (at, row) in rows.clone().enumerate() {
+                        let element = stored.get(k * row_bytes + row * step..)?.get(..*size)?;
+                        out[(at * n_in + k) * size..][..*size].copy_from_slice(element);
+                    }
+                }
+            }
+            Rows::Mxfp4 { exponents, first, step, blocks } => {
+                for row in rows.clone() {
+                    let at = (first + row * step) * blocks;
+                    let exponents = exponents.bytes.get(at..)?.get(..*blocks)?;
+                    let codes = bytes.get(16 * at..)?.get(..16 * blocks)?.as_chunks::<16>().0;
+                    for (exponent, codes) in exponents.iter().zip(codes) {
+                        out.push(*exponent);
+                        out.extend(halves_apart(codes));
+                    }
+                }
+            }
+        }
+        Some(out)
+    }
+}
+
+/// Codes of neighbours in each byte, as ggml has them: byte `i` holds columns `i` and `i + 16`.
+fn halves_apart(codes: &[u8; 16]) -> [u8; 16] {
+    let code = |k: usize| codes[k / 2] >> (4 * (k % 2)) & 15;
+    std::array::from_fn(|i| code(i) | code(i + 16) << 4)
 }
 
 impl WeightSource for Parameters<'_> {
     fn rows(&self, id: WeightId, rows: Range<usize>) -> Result<Cow<'_, [u8]>, SourceError> {
         let matrix = self.matrices.get(id.index()).ok_or_else(|| unknown("weight", id.index()))?;
-        let bytes = matrix.locate(&rows).and_then(|range| matrix.tensor.bytes.get(range));
-        bytes.map(Cow::Borrowed).ok_or_else(|| SourceError {
+        let within = rows.start <= rows.end && rows.end <= matrix.n_out;
+        let bytes = match within.then(|| matrix.locate(&rows)) {
+            None => None,
+            Some(Some(range)) => matrix.tensor.bytes.get(range).map(Cow::Borrowed),
+            Some(None) => matrix.gather(&rows).map(Cow::Owned),
+        };
+        bytes.ok_or_else(|| SourceError {
             name: matrix.tensor.name.into(),
-            message: format!("rows {rows:?} of {} bytes are not within it", matrix.row_bytes),
+            message: format!("rows {rows:?} are not within its matrix of {}", matrix.n_out),
         })
     }
 
     fn vector(&self, id: VectorId) -> Result<Vec<f32>, SourceError> {
         let vector = self.vectors.get(id.index()).ok_or_else(|| unknown("vector", id.index()))?;
-        let mut values = decode(&vector.tensor, vector.format)?;
+        let Vector { tensor, format, start, step, len, offset } = vector;
+        let mut values = match format.layout().block {
+            // Of a large tensor only what is needed.
+            1 => {
+                let size = format.layout().bytes;
+                let end = start + len.saturating_sub(1) * step + usize::from(*len > 0);
+                let mut values = vec![0.0; end - start];
+                cupola_quant::decode(*format, &tensor.bytes[start * size..end * size], &mut values)
+                    .map_err(|e| SourceError { name: tensor.name.into(), message: e.to_string() })?;
+                values
+            }
+            _ => decode(tensor, *format)?.split_off(*start),
+        };
+        values = values.into_iter().step_by(*step).take(*len).collect();
         // An offset of zero must not turn -0 into +0.
-        if vector.offset != 0.0 {
-            values.iter_mut().for_each(|v| *v += vector.offset);
+        if *offset != 0.0 {
+            values.iter_mut().for_each(|v| *v += offset);
         }
         Ok(values)
     }
@@ -81,6 +158,13 @@ fn decode(tensor: &Tensor, format: Format) -> Result<Vec<f32>, SourceError> {
     cupola_quant::decode(format, tensor.bytes, &mut values)
         .map_err(|e| SourceError { name: tensor.name.into(), message: e.to_string() })?;
     Ok(values)
+}
+
+/// The format of a tensor's rows of `columns` elements, and their bytes.
+fn row_format(tensor: &Tensor<'_>, columns: usize) -> Result<(Format, usize), ModelError> {
+    let unusable = || ModelError::Format { tensor: tensor.name.into(), dtype: tensor.dtype, columns };
+    let Dtype::Weight(format) = tensor.dtype else { return Err(unusable()) };
+    Ok((format, format.row_bytes(columns).ok_or_else(unusable)?))
 }
 
 /// Declares a program's parameters: finds each tensor, checks its shape and type, and remembers that it is used.
@@ -114,30 +198,148 @@ impl<'c> Loader<'c> {
     ) -> Result<[WeightId; N], ModelError> {
         let total = n_out.iter().try_fold(0usize, |sum, n| sum.checked_add(*n));
         let total = total.ok_or_else(|| ModelError::hyperparameter(name, "a tensor of fewer rows", "an overflow"))?;
-        let tensor = self.tensor(name, &[total, n_in])?;
-        let unusable = || ModelError::Format { tensor: name.into(), dtype: tensor.dtype, columns: n_in };
-        let Dtype::Weight(format) = tensor.dtype else { return Err(unusable()) };
-        let row_bytes = format.row_bytes(n_in).ok_or_else(unusable)?;
+        // A single row may be stored as a vector.
+        let shape = [total, n_in];
+        let row = total == 1 && self.checkpoint.tensor(name).is_some_and(|t| t.shape.len() == 1);
+        let tensor = self.tensor(name, if row { &shape[1..] } else { &shape })?;
+        let (format, row_bytes) = row_format(&tensor, n_in)?;
         let mut row = 0;
         Ok(n_out.map(|rows| {
             let part = row..row + rows;
             row = part.end;
             let label = if N == 1 { name.to_string() } else { format!("{name}[{}..{}]", part.start, part.end) };
             // The product fits: the tensor has this many bytes and more.
-            let bytes = part.start * row_bytes..part.end * row_bytes;
-            self.parameters.matrices.push(Matrix { tensor, bytes, row_bytes });
-            self.builder.weight(label, rows, n_in, format)
+            let start = part.start * row_bytes;
+            let pieces = Rows::Pieces { start, step: row_bytes, row_bytes };
+            self.push(label, tensor, [rows, n_in], format, pieces)
         }))
+    }
+
+    /// The matrices of a tensor `[count, n_out, n_in]`.
+    pub fn bank(&mut self, name: &str, count: usize, n_out: usize, n_in: usize) -> Result<Vec<WeightId>, ModelError> {
+        let tensor = self.tensor(name, &[count, n_out, n_in])?;
+        let (format, row_bytes) = row_format(&tensor, n_in)?;
+        let matrix = |i: usize| {
+            let pieces = Rows::Pieces { start: i * n_out * row_bytes, step: row_bytes, row_bytes };
+            self.push(format!("{name}[{i}]"), tensor, [n_out, n_in], format, pieces)
+        };
+        Ok((0..count).map(matrix).collect())
+    }
+
+    /// Pairs of matrices `[n_out, n_in]` of a tensor `[count, 2 * n_out, n_in]`, the first above the second.
+    pub fn bank_of_pairs(
+        &mut self,
+        name: &str,
+        count: usize,
+        n_out: usize,
+        n_in: usize,
+    ) -> Result<Vec<[WeightId; 2]>, ModelError> {
+        let tensor = self.tensor(name, &[count, 2 * n_out, n_in])?;
+        let (format, row_bytes) = row_format(&tensor, n_in)?;
+        let mut matrix = |i: usize| {
+            let pieces = Rows::Pieces { start: i * n_out * row_bytes, step: row_bytes, row_bytes };
+            self.push(format!("{name}[{}][{}]", i / 2, i % 2), tensor, [n_out, n_in], format, pieces)
+        };
+        Ok((0..count).map(|i| [matrix(2 * i), matrix(2 * i + 1)]).collect())
+    }
+
+    /// The matrices whose columns are the rows of a tensor `[count, n_in, parts * n_out]`, of which column `c` belongs to part
+    /// `c % parts`: those of each part.
+    pub fn columns<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        count: usize,
+        n_out: usize,
+        n_in: usize,
+    ) -> Result<Vec<[WeightId; PARTS]>, ModelError> {
+        let tensor = self.tensor(name, &[count, n_in, PARTS * n_out])?;
+        let (format, row_bytes) = row_format(&tensor, PARTS * n_out)?;
+        let size = row_bytes / (PARTS * n_out);
+        if format.layout().block != 1 {
+            return Err(ModelError::Format { tensor: name.into(), dtype: tensor.dtype, columns: n_in });
+        }
+        let mut matrix = |i: usize, part: usize| {
+            let columns =
+                Rows::Columns { start: i * n_in * row_bytes + part * size, step: PARTS * size, row_bytes, size };
+            self.push(format!("{name}[{i}][{part}]"), tensor, [n_out, n_in], format, columns)
+        };
+        Ok((0..count).map(|i| std::array::from_fn(|part| matrix(i, part))).collect())
+    }
+
+    /// The matrices of the tensors `{name}_blocks` and `{name}_scales`, `[count, parts * n_out, n_in / 32, 16]` and
+    /// `[count, parts * n_out, n_in / 32]`, of which row `r` belongs to part `r % parts`. See [`Rows::Mxfp4`].
+    pub fn mxfp4<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        count: usize,
+        n_out: usize,
+        n_in: usize,
+    ) -> Result<Vec<[WeightId; PARTS]>, ModelError> {
+        let blocks = n_in / 32;
+        if !n_in.is_multiple_of(32) {
+            return Err(ModelError::hyperparameter(format!("the width of {name}"), "a multiple of 32", n_in));
+        }
+        let tensor = self.tensor(&format!("{name}_blocks"), &[count, PARTS * n_out, blocks, 16])?;
+        let exponents = self.tensor(&format!("{name}_scales"), &[count, PARTS * n_out, blocks])?;
+        for tensor in [&tensor, &exponents] {
+            if !matches!(tensor.dtype, Dtype::U8 | Dtype::F8_E8M0) {
+                return Err(ModelError::Format { tensor: tensor.name.into(), dtype: tensor.dtype, columns: n_in });
+            }
+        }
+        let mut matrix = |i: usize, part: usize| {
+            let rows = Rows::Mxfp4 { exponents, first: i * PARTS * n_out + part, step: PARTS, blocks };
+            self.push(format!("{name}[{i}][{part}]"), tensor, [n_out, n_in], Format::MXFP4, rows)
+        };
+        Ok((0..count).map(|i| std::array::from_fn(|part| matrix(i, part))).collect())
+    }
+
+    fn push(
+        &mut self,
+        label: String,
+        tensor: Tensor<'c>,
+        [n_out, n_in]: [usize; 2],
+        format: Format,
+        rows: Rows<'c>,
+    ) -> WeightId {
+        self.parameters.matrices.push(Matrix { tensor, n_out, rows });
+        self.builder.weight(label, n_out, n_in, format)
     }
 
     /// The vector of this name, with `offset` added to each element.
     pub fn vector(&mut self, name: &str, len: usize, offset: f32) -> Result<VectorId, ModelError> {
-        let tensor = self.tensor(name, &[len])?;
+        let [[id]] = self.vectors::<1>(name, None, len, offset)?[..] else { unreachable!("one tensor is one vector") };
+        Ok(id)
+    }
+
+    /// The vectors of a tensor `[count, parts * len]`, of whose rows element `c` belongs to part `c % parts`.
+    pub fn bank_of_vectors<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        count: usize,
+        len: usize,
+    ) -> Result<Vec<[VectorId; PARTS]>, ModelError> {
+        self.vectors(name, Some(count), len, 0.0)
+    }
+
+    fn vectors<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        count: Option<usize>,
+        len: usize,
+        offset: f32,
+    ) -> Result<Vec<[VectorId; PARTS]>, ModelError> {
+        let shape = [count.unwrap_or(1), PARTS * len];
+        let tensor = self.tensor(name, if count.is_some() { &shape } else { &shape[1..] })?;
         let Dtype::Weight(format) = tensor.dtype else {
             return Err(ModelError::Format { tensor: name.into(), dtype: tensor.dtype, columns: len });
         };
-        self.parameters.vectors.push(Vector { tensor, format, offset });
-        Ok(self.builder.vector(name, len))
+        let mut vector = |i: usize, part: usize| {
+            let start = i * PARTS * len + part;
+            self.parameters.vectors.push(Vector { tensor, format, start, step: PARTS, len, offset });
+            let label = if count.is_some() { format!("{name}[{i}][{part}]") } else { name.to_string() };
+            self.builder.vector(label, len)
+        };
+        Ok((0..shape[0]).map(|i| std::array::from_fn(|part| vector(i, part))).collect())
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'c>, ModelError> {

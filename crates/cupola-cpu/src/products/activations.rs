@@ -131,7 +131,8 @@ impl Prepared {
     /// Divides segments into groups: those of a segment have the same number of rows or one less, so that no tile is nearly
     /// empty.
     fn group(&mut self, segments: &[usize]) {
-        (self.groups.clear(), self.segments.clear());
+        self.groups.clear();
+        self.segments.clear();
         let mut row = 0;
         for rows in segments {
             let (first, count) = (self.groups.len(), rows.div_ceil(self.tile));
@@ -367,7 +368,7 @@ mod tests {
         let groups = |segment| a.groups_of(segment).map(|g| a.rows_of(g)).collect::<Vec<_>>();
         assert_eq!(groups(0), [0..5, 5..9, 9..13]);
         assert_eq!(groups(1), []);
-        assert_eq!(groups(2), [13..14]);
+        assert!(groups(2).iter().eq([&(13..14)]));
         assert_eq!(groups(3), [14..18, 18..21]);
     }
 }

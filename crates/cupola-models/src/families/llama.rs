@@ -18,10 +18,13 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     Ok(decoder)
 }
 
-/// GGUF files of this architecture also hold Mistral models; some have a window. Rows of the query and key matrices are
+/// GGUF files of this architecture also hold Mistral models, some of which have a window, and Mixtral. Rows of the query and key matrices are
 /// in the order of the paper's pairs.
 fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
-    let mut decoder = m.decoder(RopeStyle::Interleaved)?;
+    let mut decoder = m.decoder_with_experts(RopeStyle::Interleaved)?;
+    if let Some(experts) = &mut decoder.experts {
+        experts.normalise = true;
+    }
     let window = m.window()?;
     decoder.layers.iter_mut().for_each(|layer| layer.window = window);
     Ok(decoder)

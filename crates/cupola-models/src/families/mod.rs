@@ -2,11 +2,15 @@
 
 mod gemma2;
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod mistral;
+mod mixtral;
 mod phi3;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
+mod qwen3_moe;
 mod smollm3;
 
 use crate::ModelError;
@@ -30,7 +34,7 @@ pub(crate) struct Family {
 }
 
 /// Every architecture.
-pub(crate) const FAMILIES: [Family; 8] = [
+pub(crate) const FAMILIES: [Family; 12] = [
     llama::FAMILY,
     mistral::FAMILY,
     qwen2::FAMILY,
@@ -39,4 +43,8 @@ pub(crate) const FAMILIES: [Family; 8] = [
     gemma3::FAMILY,
     smollm3::FAMILY,
     phi3::FAMILY,
+    mixtral::FAMILY,
+    qwen2_moe::FAMILY,
+    qwen3_moe::FAMILY,
+    gpt_oss::FAMILY,
 ];

@@ -86,8 +86,10 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                             })
                             .collect();
                         let max = scores.iter().copied().fold(f64::MIN, f64::max);
+                        let sink = a.sink.map(|sink| vector(sink)[h]);
+                        let max = sink.map_or(max, |sink| sink.max(max));
                         let e: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                        let total: f64 = e.iter().sum();
+                        let total = e.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
                         for d in 0..kv.value_dim {
                             let at = |j: usize| v[(j * kv.heads + g) * kv.value_dim + d];
                             y.push(e.iter().enumerate().map(|(n, e)| e / total * at(first + n)).sum());
@@ -97,15 +99,50 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                 values[a.out.index()] = y;
             }
             Op::Glu { gate, up, activation, out } => {
-                let f = |x: f64| match activation {
-                    Activation::Silu => x / (1.0 + (-x).exp()),
-                    Activation::GeluTanh => {
-                        0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
-                    }
-                    other => panic!("{other:?}"),
-                };
                 let pairs = values[gate.index()].iter().zip(&values[up.index()]);
-                values[out.index()] = pairs.map(|(g, u)| f(*g) * u).collect();
+                values[out.index()] = pairs.map(|(g, u)| activate(*activation, *g) * u).collect();
+            }
+            Op::Moe(m) => {
+                assert_eq!((m.routing.choice_bias, m.routing.groups, m.routing.scale), (None, None, 1.0));
+                let (count, n_in) = (m.experts.len(), program.value(m.x).width);
+                let linear = |(weight, bias): (WeightId, Option<VectorId>), x: &[f64]| -> Vec<f64> {
+                    let bias = bias.map(vector);
+                    let dot = |(o, w): (usize, &[f64])| {
+                        let dot: f64 = x.iter().zip(w).map(|(a, b)| a * b).sum();
+                        dot + bias.as_ref().map_or(0.0, |b| b[o])
+                    };
+                    matrix(weight).chunks(x.len()).enumerate().map(dot).collect()
+                };
+                let mut y = vec![];
+                for (x, logits) in values[m.x.index()].chunks(n_in).zip(values[m.logits.index()].chunks(count)) {
+                    let mut order: Vec<usize> = (0..count).collect();
+                    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
+                    order.truncate(m.routing.top_k);
+                    // Normalised or over the chosen ones: a softmax of those; otherwise of all.
+                    let all = m.routing.scores == Scores::Softmax && !m.routing.normalise;
+                    let total: f64 = match all {
+                        true => logits.iter().map(|l| l.exp()).sum(),
+                        false => order.iter().map(|e| logits[*e].exp()).sum(),
+                    };
+                    let mut sum = vec![0.0; program.value(m.out).width];
+                    for e in order {
+                        let expert = m.experts[e];
+                        let h =
+                            linear(expert.gate, x).into_iter().zip(linear(expert.up, x)).map(|(g, u)| match m.gating {
+                                Gating::Plain(activation) => activate(activation, g) * u,
+                                Gating::ClampedSwiglu { alpha, limit } => {
+                                    let (alpha, limit) = (f64::from(alpha), f64::from(limit));
+                                    let g = g.min(limit);
+                                    (u.clamp(-limit, limit) + 1.0) * g / (1.0 + (-alpha * g).exp())
+                                }
+                            });
+                        let y = linear(expert.down, &h.collect::<Vec<_>>());
+                        let weight = logits[e].exp() / total;
+                        sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += weight * y);
+                    }
+                    y.extend(sum);
+                }
+                values[m.out.index()] = y;
             }
             Op::Add { a, b, out } => {
                 values[out.index()] = values[a.index()].iter().zip(&values[b.index()]).map(|(a, b)| a + b).collect();
@@ -123,4 +160,14 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
         }
     }
     std::mem::take(&mut values[program.output.index()])
+}
+
+fn activate(activation: Activation, x: f64) -> f64 {
+    match activation {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::GeluTanh => {
+            0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
+        }
+        other => panic!("{other:?}"),
+    }
 }

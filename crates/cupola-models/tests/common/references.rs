@@ -4,7 +4,7 @@ use cupola_formats::safetensors::Safetensors;
 use std::path::PathBuf;
 
 /// Every reference that has a program.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 20] = [
     "llama",
     "llama3",
     "llama_head_dim",
@@ -21,6 +21,10 @@ pub const NAMES: [&str; 16] = [
     "smollm3",
     "phi3",
     "phi3_short",
+    "mixtral",
+    "qwen3_moe",
+    "gpt_oss",
+    "gpt_oss_mxfp4",
 ];
 
 /// The folder of a reference.
