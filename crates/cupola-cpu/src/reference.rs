@@ -85,6 +85,7 @@ pub fn activate(activation: Activation, x: f32) -> f32 {
         }
         Activation::Gelu => 0.5 * x * (1.0 + erf(x / SQRT_2)),
         Activation::Relu => max(0.0, x),
+        Activation::ReluSquared => max(0.0, x) * max(0.0, x),
         Activation::Sigmoid => 1.0 / (1.0 + exp(-x)),
     }
 }

@@ -213,6 +213,8 @@ pub enum Activation {
     Gelu,
     /// `max(x, 0)`.
     Relu,
+    /// `max(x, 0)^2`.
+    ReluSquared,
     /// `1 / (1 + exp(-x))`.
     Sigmoid,
 }

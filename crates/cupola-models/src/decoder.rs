@@ -35,12 +35,46 @@ pub(crate) struct Decoder {
     pub norm_eps: f32,
     /// Added to the stored weights of every norm: 1 where they are stored as distance from 1.
     pub norm_offset: f32,
-    /// Further norms, of what attention and feed-forward give, before it is added to the residual stream.
-    pub post_norms: bool,
+    /// Root mean square, or mean and variance.
+    pub norm_kind: NormKind,
+    /// Whether norms have biases; those of heads have none.
+    pub norm_bias: bool,
+    /// Where a layer's norms are.
+    pub placement: Placement,
+    /// Factor on what attention and feed-forward add to the residual stream.
+    pub residual_scale: f32,
     /// Whether the logits' matrix is the embedding.
     pub tied: bool,
+    /// Whether the logits have a bias.
+    pub head_bias: bool,
+    /// Factor on the logits.
+    pub logit_scale: f32,
     /// Bound on the logits.
     pub logit_softcap: Option<f32>,
+}
+
+/// Where the norms of a layer are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// Before attention and before the feed-forward.
+    Before,
+    /// After both, before what they give is added to the residual stream.
+    After,
+    /// Before and after both.
+    Around,
+    /// Before both, which read the same residual stream and are added to it together. The feed-forward shares the norm of
+    /// attention, unless it has one of its own.
+    Parallel { own_norm: bool },
+}
+
+/// Norms of queries and keys, before the rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum QkNorm {
+    None,
+    /// Each head, all with the same weights.
+    Heads,
+    /// All heads together.
+    Whole,
 }
 
 /// What one layer has for itself.
@@ -68,8 +102,7 @@ pub(crate) struct AttentionSpec {
     /// Bound on the scores.
     pub softcap: Option<f32>,
     pub rope_style: RopeStyle,
-    /// Norms of each query and key head, before the rotation.
-    pub qk_norm: bool,
+    pub qk_norm: QkNorm,
     /// Whether queries, keys and values are one tensor; then they have no biases.
     pub fused: bool,
     /// Whether the products that give queries, keys and values have biases.
@@ -80,10 +113,12 @@ pub(crate) struct AttentionSpec {
     pub sinks: bool,
 }
 
-/// The gated feed-forward of every layer.
+/// The feed-forward of every layer.
 #[derive(Clone, Debug)]
 pub(crate) struct Mlp {
     pub width: usize,
+    /// Whether it has a gate.
+    pub gated: bool,
     pub activation: Activation,
     /// Whether gate and up are one tensor; then they have no biases.
     pub fused: bool,
@@ -115,11 +150,13 @@ impl Decoder {
             true => table,
             false => w.matrix(&format!("{}.weight", self.names.head), vocab, self.hidden)?,
         };
+        let bias = bias_of(&mut w, &self.names.head, vocab, self.head_bias)?;
         w.refuse_unused(&self.names.layers, &IGNORED)?;
 
         let (mut g, parameters) = w.finish();
         let h = g.norm(x, norm);
-        let mut logits = g.linear(h, head, None);
+        let logits = g.linear(h, head, bias);
+        let mut logits = g.scale(logits, self.logit_scale);
         if let Some(cap) = self.logit_softcap {
             logits = g.softcap(logits, cap);
         }
@@ -130,33 +167,45 @@ impl Decoder {
     fn layer(&self, w: &mut Loader, i: usize, x: ValueId) -> Result<ValueId, ModelError> {
         let names = &self.names.layer;
         let name = |part: &str| format!("{}{i}.{part}", self.names.layers);
+        let (before, after) = match self.placement {
+            Placement::Before | Placement::Parallel { .. } => (true, false),
+            Placement::After => (false, true),
+            Placement::Around => (true, true),
+        };
+        let last = i + 1 == self.layers.len();
+        let norm = |w: &mut Loader, part: &str, x: ValueId, wanted: bool| match wanted {
+            true => {
+                let norm = self.norm(w, &name(part), self.hidden)?;
+                Ok(w.builder.norm(x, norm))
+            }
+            false => Ok::<_, ModelError>(x),
+        };
         let mut x = x;
 
-        let norm = self.norm(w, &name(names.attention_norm), self.hidden)?;
-        let h = w.builder.norm(x, norm);
+        let h = norm(w, names.attention_norm, x, before)?;
         let mut a = self.attend(w, i, h)?;
-        if i + 1 == self.layers.len() {
+        if last {
             (x, a) = (w.builder.take_wanted(x), w.builder.take_wanted(a));
         }
         let a_width = self.attention.heads * self.attention.value_dim;
-        let mut o = linear(w, a, &name(names.out), self.hidden, a_width, self.attention.out_bias)?;
-        if self.post_norms {
-            let norm = self.norm(w, &name(names.post_attention_norm), self.hidden)?;
-            o = w.builder.norm(o, norm);
-        }
-        x = w.builder.add(x, o);
+        let o = linear(w, a, &name(names.out), self.hidden, a_width, self.attention.out_bias)?;
+        let o = norm(w, names.post_attention_norm, o, after)?;
+        let o = w.builder.scale(o, self.residual_scale);
+        let sum = w.builder.add(x, o);
 
-        let norm = self.norm(w, &name(names.mlp_norm), self.hidden)?;
-        let h = w.builder.norm(x, norm);
-        let mut y = match self.experts.as_ref().filter(|_| self.layers[i].experts) {
+        let h = match self.placement {
+            Placement::Parallel { own_norm: false } if last => w.builder.take_wanted(h),
+            Placement::Parallel { own_norm: false } => h,
+            Placement::Parallel { own_norm: true } => norm(w, names.mlp_norm, x, true)?,
+            _ => norm(w, names.mlp_norm, sum, before)?,
+        };
+        let y = match self.experts.as_ref().filter(|_| self.layers[i].experts) {
             Some(experts) => experts.build(w, &names.experts, &name, self.hidden, h)?,
             None => self.feed_forward(w, i, h)?,
         };
-        if self.post_norms {
-            let norm = self.norm(w, &name(names.post_mlp_norm), self.hidden)?;
-            y = w.builder.norm(y, norm);
-        }
-        Ok(w.builder.add(x, y))
+        let y = norm(w, names.post_mlp_norm, y, after)?;
+        let y = w.builder.scale(y, self.residual_scale);
+        Ok(w.builder.add(sum, y))
     }
 
     /// The feed-forward of a layer without experts.
@@ -164,6 +213,11 @@ impl Decoder {
         let names = &self.names.layer;
         let name = |part: &str| format!("{}{i}.{part}", self.names.layers);
         let (width, bias) = (self.mlp.width, self.mlp.bias);
+        if !self.mlp.gated {
+            let up = linear(w, h, &name(names.up), width, self.hidden, bias)?;
+            let h = w.builder.activate(up, self.mlp.activation);
+            return linear(w, h, &name(names.down), self.hidden, width, bias);
+        }
         let [gate, up] = match self.mlp.fused {
             true => w.stacked(&format!("{}.weight", name(names.gate_up)), [width, width], self.hidden)?,
             false => {
@@ -198,9 +252,17 @@ impl Decoder {
         };
         let jobs = [job(0)?, job(1)?, job(2)?];
         let [mut q, mut k, v] = w.builder.linears(h, jobs);
-        if a.qk_norm {
-            let (q_norm, k_norm) =
-                (self.norm(w, &name(names.q_norm), a.key_dim)?, self.norm(w, &name(names.k_norm), a.key_dim)?);
+        let groups = match a.qk_norm {
+            QkNorm::None => None,
+            QkNorm::Heads => Some([a.key_dim; 2]),
+            QkNorm::Whole => Some([widths[0], widths[1]]),
+        };
+        if let Some([of_q, of_k]) = groups {
+            let norm = |w: &mut Loader, part: &str, group| {
+                let weight = Some(w.vector(&format!("{}.weight", name(part)), group, self.norm_offset)?);
+                Ok::<_, ModelError>(Norm { kind: self.norm_kind, group, weight, bias: None, eps: self.norm_eps })
+            };
+            let (q_norm, k_norm) = (norm(w, names.q_norm, of_q)?, norm(w, names.k_norm, of_k)?);
             (q, k) = (w.builder.norm(q, q_norm), w.builder.norm(k, k_norm));
         }
         let sink = match a.sinks {
@@ -260,6 +322,8 @@ impl Decoder {
             ("the epsilon of the norms", Some(self.norm_eps)),
             ("the scale of the attention scores", Some(a.scale)),
             ("the scale of the embedding", Some(self.embed_scale)),
+            ("the scale of the residual stream", Some(self.residual_scale)),
+            ("the scale of the logits", Some(self.logit_scale)),
             ("the bound on the attention scores", a.softcap),
             ("the bound on the logits", self.logit_softcap),
         ];
@@ -273,7 +337,8 @@ impl Decoder {
 
     fn norm(&self, w: &mut Loader, name: &str, group: usize) -> Result<Norm, ModelError> {
         let weight = Some(w.vector(&format!("{name}.weight"), group, self.norm_offset)?);
-        Ok(Norm { kind: NormKind::Rms, group, weight, bias: None, eps: self.norm_eps })
+        let bias = bias_of(w, name, group, self.norm_bias)?;
+        Ok(Norm { kind: self.norm_kind, group, weight, bias, eps: self.norm_eps })
     }
 }
 

@@ -1,13 +1,13 @@
 //! What the families have in common in GGUF checkpoints.
 
-use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp};
+use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm};
 use crate::experts::{Experts, Layout};
 use crate::names::Names;
 use crate::{ModelError, rope};
 use cupola_formats::config::{LongRope, RopeKind, RopeParameters, Yarn};
 use cupola_formats::gguf::Metadata;
 use cupola_formats::{Checkpoint, Dtype, KeyError};
-use cupola_graph::{Activation, RopeStyle, RopeTable, Scores};
+use cupola_graph::{Activation, NormKind, RopeStyle, RopeTable, Scores};
 use std::sync::Arc;
 
 /// Metadata and the checkpoint that it describes.
@@ -58,7 +58,7 @@ impl GgufModel<'_> {
                 scale: self.optional_f32("attention.scale")?.unwrap_or(1.0 / (key_dim as f32).sqrt()),
                 softcap: None,
                 rope_style,
-                qk_norm: false,
+                qk_norm: QkNorm::None,
                 fused: false,
                 qkv_bias: has_bias(names.layer.q),
                 out_bias: has_bias(names.layer.out),
@@ -66,6 +66,7 @@ impl GgufModel<'_> {
             },
             mlp: Mlp {
                 width: self.size("feed_forward_length")?,
+                gated: true,
                 activation: Activation::Silu,
                 fused: false,
                 bias: has_bias(names.layer.down),
@@ -74,8 +75,13 @@ impl GgufModel<'_> {
             norm_eps: self.metadata.f32(&self.key("attention.layer_norm_rms_epsilon"))?,
             // The files hold the finished norm weights.
             norm_offset: 0.0,
-            post_norms: false,
+            norm_kind: NormKind::Rms,
+            norm_bias: false,
+            placement: Placement::Before,
+            residual_scale: 1.0,
             tied: !has(&format!("{}.weight", names.head)),
+            head_bias: false,
+            logit_scale: 1.0,
             logit_softcap: None,
             names,
         };

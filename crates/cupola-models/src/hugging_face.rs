@@ -1,12 +1,12 @@
 //! What the families have in common in Hugging Face checkpoints.
 
-use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp};
+use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm};
 use crate::experts::Layout;
 use crate::names::Names;
 use crate::{ModelError, rope};
 use cupola_formats::Checkpoint;
 use cupola_formats::config::{HfConfig, RopeKind};
-use cupola_graph::{Activation, RopeStyle, RopeTable};
+use cupola_graph::{Activation, NormKind, RopeStyle, RopeTable};
 use std::sync::Arc;
 
 /// Type of the layers that attend to everything before them.
@@ -85,7 +85,7 @@ impl HuggingFace<'_> {
                 scale: 1.0 / (head_dim as f32).sqrt(),
                 softcap: None,
                 rope_style: RopeStyle::Halves,
-                qk_norm: false,
+                qk_norm: QkNorm::None,
                 fused: false,
                 qkv_bias: false,
                 out_bias: false,
@@ -93,6 +93,7 @@ impl HuggingFace<'_> {
             },
             mlp: Mlp {
                 width: c.usize("intermediate_size")?,
+                gated: true,
                 activation: self.activation(defaults.activation)?,
                 fused: false,
                 bias: false,
@@ -100,8 +101,13 @@ impl HuggingFace<'_> {
             experts: None,
             norm_eps: self.or("rms_norm_eps", HfConfig::optional_f32, defaults.norm_eps)?,
             norm_offset: 0.0,
-            post_norms: false,
+            norm_kind: NormKind::Rms,
+            norm_bias: false,
+            placement: Placement::Before,
+            residual_scale: 1.0,
             tied,
+            head_bias: false,
+            logit_scale: 1.0,
             logit_softcap: None,
             names,
         };
@@ -221,7 +227,8 @@ impl HuggingFace<'_> {
             "gelu" => Activation::Gelu,
             "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Activation::GeluTanh,
             "relu" => Activation::Relu,
-            _ => return Err(self.config.error(key, "one of silu, gelu, gelu_pytorch_tanh, relu").into()),
+            "relu2" => Activation::ReluSquared,
+            _ => return Err(self.config.error(key, "one of silu, gelu, gelu_pytorch_tanh, relu, relu2").into()),
         })
     }
 

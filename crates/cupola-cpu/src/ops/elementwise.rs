@@ -94,6 +94,7 @@ fn activate_lanes<S: Lanes>(s: S, activation: Activation, x: S::V) -> S::V {
         }
         Activation::Gelu => s.all(0.5) * x * (one + erf_lanes(s, x / s.all(SQRT_2))),
         Activation::Relu => s.all(0.0).max(x),
+        Activation::ReluSquared => s.all(0.0).max(x) * s.all(0.0).max(x),
         Activation::Sigmoid => one / (one + exp_lanes(s, x.negate())),
     }
 }

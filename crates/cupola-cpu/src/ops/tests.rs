@@ -8,8 +8,14 @@ use std::cell::Cell;
 
 /// Around the widths of vectors, and a model's.
 const WIDTHS: [usize; 9] = [1, 2, 31, 32, 33, 63, 64, 65, 576];
-const ACTIVATIONS: [Activation; 5] =
-    [Activation::Silu, Activation::GeluTanh, Activation::Gelu, Activation::Relu, Activation::Sigmoid];
+const ACTIVATIONS: [Activation; 6] = [
+    Activation::Silu,
+    Activation::GeluTanh,
+    Activation::Gelu,
+    Activation::Relu,
+    Activation::ReluSquared,
+    Activation::Sigmoid,
+];
 
 /// Numbers from about -4 to 4, the same for the same seed.
 pub(crate) fn numbers(n: usize, seed: u64) -> Vec<f32> {
@@ -149,6 +155,7 @@ fn activations_of_known_values() {
             (Activation::Gelu, -3.0, -0.004_049_694),
             (Activation::Relu, -2.0, 0.0),
             (Activation::Relu, 2.0, 2.0),
+            (Activation::ReluSquared, 3.0, 9.0),
             (Activation::Sigmoid, -2.0, 0.119_202_92),
         ] {
             let y: f32 = of(activation, x);

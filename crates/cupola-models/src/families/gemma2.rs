@@ -2,7 +2,7 @@
 
 use super::Family;
 use crate::ModelError;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Placement};
 use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_formats::config::HfConfig;
@@ -44,7 +44,7 @@ pub(super) fn common(m: &HuggingFace, defaults: &Defaults) -> Result<Decoder, Mo
     decoder.embed_scale = (decoder.hidden as f32).sqrt();
     // Norm weights are stored as their distance from 1.
     decoder.norm_offset = 1.0;
-    decoder.post_norms = true;
+    decoder.placement = Placement::Around;
     decoder.names.layer.mlp_norm = "pre_feedforward_layernorm";
     Ok(decoder)
 }
@@ -67,6 +67,6 @@ pub(super) fn common_gguf(m: &GgufModel, largest: usize) -> Result<Decoder, Mode
     }
     decoder.embed_scale = (decoder.hidden as f32).sqrt();
     decoder.mlp.activation = Activation::GeluTanh;
-    decoder.post_norms = true;
+    decoder.placement = Placement::Around;
     Ok(decoder)
 }

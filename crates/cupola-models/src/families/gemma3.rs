@@ -3,7 +3,7 @@
 
 use super::Family;
 use super::gemma2::{DEFAULTS, common, common_gguf};
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, QkNorm};
 use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace, SLIDING};
 use crate::{ModelError, rope};
@@ -20,7 +20,7 @@ const LOCAL_THETA: f64 = 10000.0;
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = common(m, &Defaults { theta: 1e6, context_length: 131072, ..DEFAULTS })?;
-    decoder.attention.qk_norm = true;
+    decoder.attention.qk_norm = QkNorm::Heads;
     decoder.attention.softcap = m.config.optional_f32("attn_logit_softcapping")?;
     decoder.logit_softcap = m.config.optional_f32("final_logit_softcapping")?;
     let pattern = m.config.optional_usize("sliding_window_pattern")?.unwrap_or(PATTERN);
@@ -36,7 +36,7 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
 fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
     // 62 layers: the 27B model.
     let mut decoder = common_gguf(m, 62)?;
-    decoder.attention.qk_norm = true;
+    decoder.attention.qk_norm = QkNorm::Heads;
     decoder.logit_softcap = m.optional_f32("final_logit_softcapping")?.filter(|cap| *cap != 0.0);
     if let Some(window) = m.window()? {
         m.windows(&mut decoder, window, PATTERN)?;

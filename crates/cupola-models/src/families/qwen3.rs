@@ -3,7 +3,7 @@
 use super::Family;
 use super::qwen2::upper_windows;
 use crate::ModelError;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, QkNorm};
 use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
@@ -13,7 +13,7 @@ pub(super) const FAMILY: Family =
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults { context_length: 32768, head_dim: Some(128), ..Defaults::LLAMA })?;
-    decoder.attention.qk_norm = true;
+    decoder.attention.qk_norm = QkNorm::Heads;
     let bias = m.flag("attention_bias")?;
     (decoder.attention.qkv_bias, decoder.attention.out_bias) = (bias, bias);
     upper_windows(m, &mut decoder)?;
@@ -22,6 +22,6 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
 
 fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(RopeStyle::Halves)?;
-    decoder.attention.qk_norm = true;
+    decoder.attention.qk_norm = QkNorm::Heads;
     Ok(decoder)
 }

@@ -4,7 +4,7 @@ use super::Family;
 use super::qwen2::upper_windows;
 use super::qwen2_moe::{small_experts, sparse_layers};
 use crate::ModelError;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, QkNorm};
 use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family =
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults { context_length: 32768, ..Defaults::LLAMA })?;
-    decoder.attention.qk_norm = true;
+    decoder.attention.qk_norm = QkNorm::Heads;
     let bias = m.flag("attention_bias")?;
     (decoder.attention.qkv_bias, decoder.attention.out_bias) = (bias, bias);
     upper_windows(m, &mut decoder)?;
@@ -25,7 +25,7 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
 
 fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder_with_experts(RopeStyle::Halves)?;
-    decoder.attention.qk_norm = true;
+    decoder.attention.qk_norm = QkNorm::Heads;
     if let Some(experts) = &mut decoder.experts {
         experts.normalise = m.optional_bool("expert_weights_norm")?.unwrap_or(true);
     }
