@@ -13,7 +13,7 @@ import sys
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig, AutoModelForCausalLM, Gemma2Config, LlamaConfig, Phi3Config, Qwen2Config, SmolLM3Config)
 
@@ -106,7 +106,7 @@ FAMILIES = {
     "ernie4_5": dict(head_dim=16, use_bias=True),
     "ernie4_5_moe": dict(moe_num_experts=6, moe_k=2, moe_intermediate_size=32, moe_num_shared_experts=1,
                          moe_layer_start_index=1, num_hidden_layers=3),
-    "exaone4": dict(sliding_window=8, sliding_window_pattern="LLLG", num_hidden_layers=4, head_dim=16),
+    "exaone4": dict(sliding_window=8, sliding_window_pattern=4, num_hidden_layers=4, head_dim=16),
     "seed_oss": dict(head_dim=32, attention_bias=True, attention_out_bias=False),
     "nemotron": dict(partial_rotary_factor=0.5, head_dim=16, norm_eps=1e-5),
     "stablelm": dict(partial_rotary_factor=0.25, use_qkv_bias=True, layer_norm_eps=1e-5),
@@ -130,7 +130,8 @@ FAMILIES = {
                       mamba_d_conv=4, mamba_chunk_size=16, head_dim=16),
     "minimax": dict(num_local_experts=6, num_experts_per_tok=2, num_hidden_layers=4, head_dim=16, block_size=16,
                     layer_types=["linear_attention", "full_attention", "linear_attention", "full_attention"]),
-    "minimax_m2": dict(num_local_experts=6, num_experts_per_tok=2, head_dim=16, rotary_dim=8),
+    "minimax_m2": dict(num_local_experts=6, num_experts_per_tok=2, head_dim=16, rotary_dim=8,
+                       rope_parameters=rope(theta=5e6, partial_rotary_factor=0.5)),
     "llama4_text": dict(num_local_experts=4, num_experts_per_tok=1, head_dim=16, intermediate_size_mlp=96,
                         intermediate_size=32, num_hidden_layers=4, attention_chunk_size=16, moe_layers=[1, 3],
                         no_rope_layers=[1, 1, 1, 0]),
@@ -156,7 +157,7 @@ def randomize(model, generator):
             # predict itself.
             mean = 2.0 if name == "model.norm.weight" else 1.0 if "layernorm" in name and "post" in name else 0.0
             value = 0.2 * value + (mean if gemma else 1.0)
-        elif "embed_tokens" in name:
+        elif "embed_tokens" in name or "wte" in name:
             value *= hidden**-0.5 if gemma else 0.35 if model.config.tie_word_embeddings else 1.0
         elif "lm_head" in name:
             value *= 3.0 * hidden**-0.5
@@ -221,7 +222,6 @@ def make(name, out):
         raise SystemExit(f"{name}: every seed gives near ties or repeats itself")
     folder = out / name
     folder.mkdir(parents=True, exist_ok=True)
-    count = sum(p.numel() for p in model.parameters())
     config.dtype = torch.bfloat16
     if name in REFERENCES:
         state = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
@@ -233,6 +233,7 @@ def make(name, out):
         # Under the names that checkpoints are published with.
         model.to(torch.bfloat16).save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
+        state = load_file(folder / "model.safetensors")
     written = json.loads((folder / "config.json").read_text())
     written["architectures"] = [type(model).__name__]
     (folder / "config.json").write_text(json.dumps(written, indent=1, sort_keys=True) + "\n")
@@ -245,7 +246,7 @@ def make(name, out):
         "greedy_gap": torch.tensor(gaps),
     }, folder / "expected.safetensors")
     meta = dict(
-        name=name, model_type=config.model_type, seed=seed, params=count,
+        name=name, model_type=config.model_type, seed=seed, params=sum(p.numel() for p in state.values()),
         transformers=transformers.__version__, torch=torch.__version__, reference="float32, eager attention, CPU")
     (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
     print(name, "seed", seed, "std", round(logits.std().item(), 3), "gap", round(min(gaps), 3), greedy, flush=True)

@@ -15,7 +15,7 @@ fn config(json: Value) -> HfConfig {
 }
 
 fn default(theta: f64) -> RopeParameters {
-    RopeParameters { theta, partial_rotary_factor: 1.0, kind: RopeKind::Default }
+    RopeParameters { theta, partial_rotary_factor: None, kind: RopeKind::Default }
 }
 
 /// Both forms of a reference config.
@@ -27,7 +27,7 @@ fn both(name: &str) -> [HfConfig; 2] {
 fn both_forms_of_the_references_are_alike() {
     let llama3 = RopeParameters {
         theta: 500_000.0,
-        partial_rotary_factor: 1.0,
+        partial_rotary_factor: None,
         kind: RopeKind::Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 32 },
     };
     for (name, head_dim, full, sliding) in [
@@ -217,7 +217,7 @@ fn kinds_of_rope() {
             }),
         ),
     ] {
-        let expected = RopeParameters { theta: 1e4, partial_rotary_factor: 1.0, kind };
+        let expected = RopeParameters { theta: 1e4, partial_rotary_factor: None, kind };
         assert_eq!(four(scaling.clone()), Ok(expected.clone()), "{scaling}");
         assert_eq!(five(scaling.clone()), Ok(expected), "{scaling}");
     }
@@ -242,7 +242,7 @@ fn phi3_keeps_the_original_context_outside() {
     }));
     assert_eq!(rope("longrope"), rope("su"));
     assert_eq!(rope_5.rope(FULL, 1.0), Ok(rope("longrope")));
-    assert_eq!(rope("longrope").partial_rotary_factor, 0.75);
+    assert_eq!(rope("longrope").partial_rotary_factor, Some(0.75));
     let RopeKind::LongRope(long) = rope("longrope").kind else { panic!() };
     assert_eq!((long.factor, long.original_context), (32.0, 4096));
 }
@@ -290,7 +290,7 @@ fn magnitudes() {
 #[test]
 fn bases_and_shares_of_older_configs() {
     let neox = config(json!({"rotary_emb_base": 20000, "rotary_pct": 0.25}));
-    let expected = RopeParameters { partial_rotary_factor: 0.25, ..default(2e4) };
+    let expected = RopeParameters { partial_rotary_factor: Some(0.25), ..default(2e4) };
     assert_eq!(neox.rope(FULL, 1e4), Ok(expected));
     let modern = config(json!({"global_rope_theta": 160000.0, "local_rope_theta": 10000.0}));
     assert_eq!(modern.rope(FULL, 1.0), Ok(default(16e4)));

@@ -17,6 +17,8 @@ use std::sync::Arc;
 pub(crate) struct Decoder {
     /// What the tensors are called.
     pub names: Names,
+    /// Whether checkpoints hold layers after these, which foretell further tokens and are not used.
+    pub draft_layers: bool,
     /// Longest sequence that the model is made for.
     pub context_length: usize,
     /// Width of the residual stream.
@@ -67,6 +69,17 @@ pub(crate) enum Placement {
     Parallel { own_norm: bool },
 }
 
+/// How the matrices of queries, keys and values are stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Qkv {
+    /// A tensor for each.
+    Separate,
+    /// One tensor with all queries above all keys above all values; without biases.
+    Stacked,
+    /// One tensor with query, key and value of each head in turn. As many key-value heads as heads.
+    ByHead,
+}
+
 /// Norms of queries and keys, before the rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QkNorm {
@@ -103,8 +116,8 @@ pub(crate) struct AttentionSpec {
     pub softcap: Option<f32>,
     pub rope_style: RopeStyle,
     pub qk_norm: QkNorm,
-    /// Whether queries, keys and values are one tensor; then they have no biases.
-    pub fused: bool,
+    /// How queries, keys and values are stored.
+    pub qkv: Qkv,
     /// Whether the products that give queries, keys and values have biases.
     pub qkv_bias: bool,
     /// Whether the product after attention has a bias.
@@ -151,7 +164,7 @@ impl Decoder {
             false => w.matrix(&format!("{}.weight", self.names.head), vocab, self.hidden)?,
         };
         let bias = bias_of(&mut w, &self.names.head, vocab, self.head_bias)?;
-        w.refuse_unused(&self.names.layers, &IGNORED)?;
+        w.refuse_unused(&self.names.layers, self.draft_layers.then_some(self.layers.len()), &IGNORED)?;
 
         let (mut g, parameters) = w.finish();
         let h = g.norm(x, norm);
@@ -240,17 +253,26 @@ impl Decoder {
         let widths = [a.heads * a.key_dim, a.kv_heads * a.key_dim, a.kv_heads * a.value_dim];
         let parts = [names.q, names.k, names.v];
 
-        let weights: [WeightId; 3] = match a.fused {
-            true => w.stacked(&format!("{}.weight", name(names.qkv)), widths, self.hidden)?,
-            false => {
+        let fused = format!("{}.weight", name(names.qkv));
+        let head = [a.key_dim, a.key_dim, a.value_dim];
+        let weights: [WeightId; 3] = match a.qkv {
+            Qkv::Stacked => w.stacked(&fused, widths, self.hidden)?,
+            Qkv::ByHead => w.by_head(&fused, a.heads, head, self.hidden)?,
+            Qkv::Separate => {
                 let mut matrix = |at: usize| w.matrix(&format!("{}.weight", name(parts[at])), widths[at], self.hidden);
                 [matrix(0)?, matrix(1)?, matrix(2)?]
             }
         };
-        let mut job = |at: usize| -> Result<(WeightId, Option<VectorId>), ModelError> {
-            Ok((weights[at], bias_of(w, &name(parts[at]), widths[at], a.qkv_bias)?))
+        let biases: [Option<VectorId>; 3] = match a.qkv {
+            Qkv::ByHead if a.qkv_bias => {
+                w.vectors_by_head(&format!("{}.bias", name(names.qkv)), a.heads, head)?.map(Some)
+            }
+            _ => {
+                let mut bias = |at: usize| bias_of(w, &name(parts[at]), widths[at], a.qkv_bias);
+                [bias(0)?, bias(1)?, bias(2)?]
+            }
         };
-        let jobs = [job(0)?, job(1)?, job(2)?];
+        let jobs = std::array::from_fn(|at| (weights[at], biases[at]));
         let [mut q, mut k, v] = w.builder.linears(h, jobs);
         let groups = match a.qk_norm {
             QkNorm::None => None,
@@ -313,8 +335,11 @@ impl Decoder {
             let expected = format!("a divisor of the number of attention heads, {}", a.heads);
             return Err(ModelError::hyperparameter("the number of key-value heads", expected, a.kv_heads));
         }
+        if a.qkv == Qkv::ByHead && a.kv_heads != a.heads {
+            return Err(ModelError::hyperparameter("the number of key-value heads", a.heads.to_string(), a.kv_heads));
+        }
         // There are no more key-value heads than heads, so that this bounds their widths too.
-        if a.heads.checked_mul(a.key_dim.max(a.value_dim)).is_none() {
+        if a.heads.checked_mul(a.key_dim.max(a.value_dim)).is_none_or(|width| width > usize::MAX / 4) {
             let found = format!("{} heads of {} and {}", a.heads, a.key_dim, a.value_dim);
             return Err(ModelError::hyperparameter("attention", "a width that memory can hold", found));
         }

@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub width: usize,
     /// Whether its output is multiplied with the sigmoid of a product of its own.
     pub gated: bool,
+    /// Whether gate and up are one tensor.
+    pub fused: bool,
 }
 
 type Bias = Option<VectorId>;
@@ -117,6 +119,13 @@ impl Experts {
             false => None,
         };
         let choice_bias = match self.choice_bias {
+            // ERNIE has it as the only row of a matrix.
+            true if w.has_rows(&name(names.choice_bias)) => {
+                let [[bias]] = w.bank_of_vectors(&name(names.choice_bias), 1, self.count)?[..] else {
+                    unreachable!("a bank of one has one vector")
+                };
+                Some(bias)
+            }
             true => Some(w.vector(&name(names.choice_bias), self.count, 0.0)?),
             false => None,
         };
@@ -158,8 +167,10 @@ impl Experts {
                 (gate.into_iter().zip(up).collect(), bank(names.down_bank, hidden, width)?)
             }
             Layout::GateUpBanks => {
-                let gate_up = w.bank_of_pairs(&name(names.gate_up_bank), count, width, hidden)?;
-                (gate_up.into_iter().map(pair).collect(), w.bank(&name(names.down_bank), count, hidden, width)?)
+                let named = |part: &str| if w.has(&name(part)) { name(part) } else { format!("{}.weight", name(part)) };
+                let (gate_up, down) = (named(names.gate_up_bank), named(names.down_bank));
+                let gate_up = w.bank_of_pairs(&gate_up, count, width, hidden)?;
+                (gate_up.into_iter().map(pair).collect(), w.bank(&down, count, hidden, width)?)
             }
             Layout::Columns => {
                 let gate_up = w.columns::<2>(&name(names.gate_up_bank), count, width, hidden)?;
@@ -217,14 +228,20 @@ impl Experts {
         name: &dyn Fn(&str) -> String,
         hidden: usize,
         h: ValueId,
-        Shared { width, gated }: Shared,
+        Shared { width, gated, fused }: Shared,
     ) -> Result<ValueId, ModelError> {
         let Gating::Plain(activation) = self.gating else {
             return Err(ModelError::hyperparameter("the shared expert", "without bounds on its gate", "some"));
         };
+        let pair = match fused {
+            true => Some(w.stacked(&format!("{}.weight", name(names.shared_gate_up)), [width, width], hidden)?),
+            false => None,
+        };
         let mut matrix = |part: &str, n_out, n_in| w.matrix(&format!("{}.weight", name(part)), n_out, n_in);
-        let gate = matrix(names.shared_gate, width, hidden)?;
-        let up = matrix(names.shared_up, width, hidden)?;
+        let [gate, up] = match pair {
+            Some(pair) => pair,
+            None => [matrix(names.shared_gate, width, hidden)?, matrix(names.shared_up, width, hidden)?],
+        };
         let down = matrix(names.shared_down, hidden, width)?;
         let router = gated.then(|| matrix(names.shared_router, 1, hidden)).transpose()?;
         let g = &mut w.builder;

@@ -1,6 +1,6 @@
 //! What the families have in common in GGUF checkpoints.
 
-use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm};
+use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm, Qkv};
 use crate::experts::{Experts, Layout};
 use crate::names::Names;
 use crate::{ModelError, rope};
@@ -46,6 +46,7 @@ impl GgufModel<'_> {
         let has = |name: &str| self.checkpoint.tensor(name).is_some();
         let has_bias = |part: &str| has(&format!("{}0.{part}.bias", names.layers));
         let mut decoder = Decoder {
+            draft_layers: false,
             context_length: self.size("context_length")?,
             hidden,
             embed_scale: 1.0,
@@ -59,7 +60,7 @@ impl GgufModel<'_> {
                 softcap: None,
                 rope_style,
                 qk_norm: QkNorm::None,
-                fused: false,
+                qkv: Qkv::Separate,
                 qkv_bias: has_bias(names.layer.q),
                 out_bias: has_bias(names.layer.out),
                 sinks: false,
@@ -115,7 +116,7 @@ impl GgufModel<'_> {
         };
         let layout = if has(first, &format!("{}.weight", parts.gate.replace("{e}", "0"))) {
             Layout::Separate
-        } else if has(first, parts.gate_up_bank) {
+        } else if has(first, &format!("{}.weight", parts.gate_up_bank)) {
             Layout::GateUpBanks
         } else {
             Layout::Banks
@@ -137,7 +138,7 @@ impl GgufModel<'_> {
         let theta = self.optional_f64("rope.freq_base")?.unwrap_or(10000.0);
         let dim = self.rotary_dim(decoder)?;
         let kind = self.rope_kind(decoder, truncate)?;
-        let table = rope::table(&RopeParameters { theta, partial_rotary_factor: 1.0, kind }, dim)?;
+        let table = rope::table(&RopeParameters { theta, partial_rotary_factor: None, kind }, dim)?;
         match self.checkpoint.tensor("rope_freqs.weight") {
             Some(_) => Ok(rope::divide(table, &self.numbers("rope_freqs.weight")?)?),
             None => Ok(table),

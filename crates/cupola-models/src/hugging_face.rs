@@ -1,6 +1,6 @@
 //! What the families have in common in Hugging Face checkpoints.
 
-use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm};
+use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm, Qkv};
 use crate::experts::Layout;
 use crate::names::Names;
 use crate::{ModelError, rope};
@@ -31,6 +31,8 @@ pub(crate) struct Defaults {
     pub norm_eps: f32,
     pub context_length: usize,
     pub activation: &'static str,
+    /// Share of each head that is rotated.
+    pub rotary: f64,
     pub tied: bool,
 }
 
@@ -44,6 +46,7 @@ impl Defaults {
         norm_eps: 1e-6,
         context_length: 2048,
         activation: "silu",
+        rotary: 1.0,
         tied: false,
     };
 }
@@ -51,6 +54,11 @@ impl Defaults {
 impl HuggingFace<'_> {
     /// A Llama-like decoder with everything that the common keys say.
     pub fn decoder(&self, defaults: &Defaults) -> Result<Decoder, ModelError> {
+        self.decoder_named(defaults, self.names())
+    }
+
+    /// The same with tensors of these names.
+    pub fn decoder_named(&self, defaults: &Defaults, names: Names) -> Result<Decoder, ModelError> {
         let c = self.config;
         self.refuse_quantized()?;
         let layers = c.usize("num_hidden_layers")?;
@@ -69,10 +77,10 @@ impl HuggingFace<'_> {
             (Some(set), _) | (None, Some(set)) => set,
             (None, None) => c.head_dim()? as usize,
         };
-        let names = self.names();
         let head_is_missing = self.checkpoint.tensor(&format!("{}.weight", names.head)).is_none();
         let tied = c.optional_bool("tie_word_embeddings")?.unwrap_or(defaults.tied || head_is_missing);
         let mut decoder = Decoder {
+            draft_layers: false,
             context_length: self.or("max_position_embeddings", HfConfig::optional_usize, defaults.context_length)?,
             hidden: c.usize("hidden_size")?,
             embed_scale: 1.0,
@@ -86,7 +94,7 @@ impl HuggingFace<'_> {
                 softcap: None,
                 rope_style: RopeStyle::Halves,
                 qk_norm: QkNorm::None,
-                fused: false,
+                qkv: Qkv::Separate,
                 qkv_bias: false,
                 out_bias: false,
                 sinks: false,
@@ -111,20 +119,61 @@ impl HuggingFace<'_> {
             logit_softcap: None,
             names,
         };
-        let table = self.rope(&mut decoder, FULL, defaults.theta)?;
-        decoder.layers.iter_mut().for_each(|layer| layer.rope = Some(table.clone()));
+        // Rounded down, as transformers does.
+        let share = c.rope(FULL, defaults.theta)?.partial_rotary_factor.unwrap_or(defaults.rotary);
+        self.rotate(&mut decoder, FULL, defaults.theta, (head_dim as f64 * share) as usize)?;
         Ok(decoder)
+    }
+
+    /// Has `dim` elements of every head rotate in every layer.
+    pub fn rotate(&self, decoder: &mut Decoder, layer_type: &str, theta: f64, dim: usize) -> Result<(), ModelError> {
+        let table = self.table(decoder, layer_type, theta, dim)?;
+        decoder.layers.iter_mut().for_each(|layer| layer.rope = Some(table.clone()));
+        Ok(())
+    }
+
+    /// Has the norms take mean and variance.
+    pub fn layer_norm(&self, decoder: &mut Decoder, eps: &str, bias: bool) -> Result<(), ModelError> {
+        decoder.norm_eps = self.config.optional_f32(eps)?.unwrap_or(1e-5);
+        (decoder.norm_kind, decoder.norm_bias) = (NormKind::Layer, bias);
+        Ok(())
+    }
+
+    /// Whether the four products of attention have biases.
+    pub fn attention_bias(&self, decoder: &mut Decoder, default: bool) -> Result<(), ModelError> {
+        let bias = self.config.optional_bool("attention_bias")?.unwrap_or(default);
+        (decoder.attention.qkv_bias, decoder.attention.out_bias) = (bias, bias);
+        Ok(())
+    }
+
+    /// Refuses a setting that no published model of the family is known to use.
+    pub fn refuse(&self, key: &str) -> Result<(), ModelError> {
+        match self.config.get(key) {
+            None => Ok(()),
+            Some(value) if value.as_bool() == Some(false) => Ok(()),
+            Some(_) => Err(self.config.error(key, "off: nothing else is supported").into()),
+        }
     }
 
     /// The rotary frequencies of one type of layers. Where they hold for a shorter context only, the decoder's context
     /// is shortened.
     pub fn rope(&self, decoder: &mut Decoder, layer_type: &str, theta: f64) -> Result<Arc<RopeTable>, ModelError> {
+        let share = self.config.rope(layer_type, theta)?.partial_rotary_factor.unwrap_or(1.0);
+        let dim = (decoder.attention.key_dim as f64 * share) as usize;
+        self.table(decoder, layer_type, theta, dim)
+    }
+
+    fn table(
+        &self,
+        decoder: &mut Decoder,
+        layer_type: &str,
+        theta: f64,
+        dim: usize,
+    ) -> Result<Arc<RopeTable>, ModelError> {
         let parameters = self.config.rope(layer_type, theta)?;
         if let RopeKind::Dynamic { original_context, .. } = parameters.kind {
             decoder.context_length = decoder.context_length.min(original_context as usize);
         }
-        // Rounded down, as transformers does.
-        let dim = (decoder.attention.key_dim as f64 * parameters.partial_rotary_factor) as usize;
         Ok(Arc::new(rope::table(&parameters, dim)?))
     }
 
@@ -155,7 +204,7 @@ impl HuggingFace<'_> {
 
     /// Experts of a layer.
     pub fn experts(&self, default: usize) -> Result<usize, ModelError> {
-        let keys = ["num_experts", "num_local_experts", "n_routed_experts"];
+        let keys = ["num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"];
         let key = keys.into_iter().find(|key| self.config.get(key).is_some());
         let count = match key {
             Some(key) => self.config.usize(key)?,

@@ -28,8 +28,9 @@ struct Matrix<'c> {
 /// How the rows of a matrix lie in its tensor. All of them are within it.
 #[derive(Clone, Debug)]
 pub(crate) enum Rows<'c> {
-    /// Each in one piece, the first at byte `start`, the others `step` bytes apart.
-    Pieces { start: usize, step: usize, row_bytes: usize },
+    /// In runs of `run` rows, each row in one piece of `row_bytes`: the first run at byte `start`, the others `stride` bytes
+    /// apart.
+    Runs { start: usize, run: usize, stride: usize, row_bytes: usize },
     /// As columns of a stored matrix `[n_in, ..]` with rows of `row_bytes`: element `k` of the first row is the `size` bytes at
     /// `start + k * row_bytes`, those of the others are `step` bytes apart.
     Columns { start: usize, step: usize, row_bytes: usize, size: usize },
@@ -38,13 +39,15 @@ pub(crate) enum Rows<'c> {
     Mxfp4 { exponents: Tensor<'c>, first: usize, step: usize, blocks: usize },
 }
 
-/// A vector: every `step`-th element of a tensor from `start` on, with a number added to each.
+/// A vector: runs of `run` elements of a tensor, the first at `start`, the others `stride` elements apart; with a number added
+/// to each.
 #[derive(Debug)]
 struct Vector<'c> {
     tensor: Tensor<'c>,
     format: Format,
     start: usize,
-    step: usize,
+    run: usize,
+    stride: usize,
     len: usize,
     offset: f32,
 }
@@ -53,8 +56,8 @@ impl Matrix<'_> {
     /// Where these rows lie in the tensor, if that is one piece.
     fn locate(&self, rows: &Range<usize>) -> Option<Range<usize>> {
         match self.rows {
-            Rows::Pieces { start, step, row_bytes } if step == row_bytes => {
-                Some(start + rows.start * step..start + rows.end * step)
+            Rows::Runs { start, run, stride, row_bytes } if stride == run * row_bytes => {
+                Some(start + rows.start * row_bytes..start + rows.end * row_bytes)
             }
             _ => None,
         }
@@ -65,9 +68,10 @@ impl Matrix<'_> {
         let bytes = self.tensor.bytes;
         let mut out = vec![];
         match &self.rows {
-            Rows::Pieces { start, step, row_bytes } => {
+            Rows::Runs { start, run, stride, row_bytes } => {
                 for row in rows.clone() {
-                    out.extend_from_slice(bytes.get(start + row * step..)?.get(..*row_bytes)?);
+                    let at = start + row / run * stride + row % run * row_bytes;
+                    out.extend_from_slice(bytes.get(at..)?.get(..*row_bytes)?);
                 }
             }
             Rows::Columns { start, step, row_bytes, size } => {
@@ -119,12 +123,13 @@ impl WeightSource for Parameters<'_> {
 
     fn vector(&self, id: VectorId) -> Result<Vec<f32>, SourceError> {
         let vector = self.vectors.get(id.index()).ok_or_else(|| unknown("vector", id.index()))?;
-        let Vector { tensor, format, start, step, len, offset } = vector;
+        let Vector { tensor, format, start, run, stride, len, offset } = vector;
+        let place = |i: usize| i / run * stride + i % run;
         let mut values = match format.layout().block {
             // Of a large tensor only what is needed.
             1 => {
                 let size = format.layout().bytes;
-                let end = start + len.saturating_sub(1) * step + usize::from(*len > 0);
+                let end = start + len.checked_sub(1).map_or(0, |last| place(last) + 1);
                 let mut values = vec![0.0; end - start];
                 cupola_quant::decode(*format, &tensor.bytes[start * size..end * size], &mut values)
                     .map_err(|e| SourceError { name: tensor.name.into(), message: e.to_string() })?;
@@ -132,7 +137,9 @@ impl WeightSource for Parameters<'_> {
             }
             _ => decode(tensor, *format)?.split_off(*start),
         };
-        values = values.into_iter().step_by(*step).take(*len).collect();
+        if stride != run {
+            values = (0..*len).map(|i| values[place(i)]).collect();
+        }
         // An offset of zero must not turn -0 into +0.
         if *offset != 0.0 {
             values.iter_mut().for_each(|v| *v += offset);
@@ -158,6 +165,11 @@ fn decode(tensor: &Tensor, format: Format) -> Result<Vec<f32>, SourceError> {
     cupola_quant::decode(format, tensor.bytes, &mut values)
         .map_err(|e| SourceError { name: tensor.name.into(), message: e.to_string() })?;
     Ok(values)
+}
+
+/// Rows one after the other, the first at byte `start`.
+fn together(start: usize, row_bytes: usize) -> Rows<'static> {
+    Rows::Runs { start, run: 1, stride: row_bytes, row_bytes }
 }
 
 /// The format of a tensor's rows of `columns` elements, and their bytes.
@@ -210,8 +222,46 @@ impl<'c> Loader<'c> {
             let label = if N == 1 { name.to_string() } else { format!("{name}[{}..{}]", part.start, part.end) };
             // The product fits: the tensor has this many bytes and more.
             let start = part.start * row_bytes;
-            let pieces = Rows::Pieces { start, step: row_bytes, row_bytes };
-            self.push(label, tensor, [rows, n_in], format, pieces)
+            self.push(label, tensor, [rows, n_in], format, together(start, row_bytes))
+        }))
+    }
+
+    /// Matrices that take turns in one tensor, head by head: `rows` rows of each for every head.
+    pub fn by_head<const N: usize>(
+        &mut self,
+        name: &str,
+        heads: usize,
+        rows: [usize; N],
+        n_in: usize,
+    ) -> Result<[WeightId; N], ModelError> {
+        let all: usize = rows.iter().sum();
+        let tensor = self.tensor(name, &[heads * all, n_in])?;
+        let (format, row_bytes) = row_format(&tensor, n_in)?;
+        let mut first = 0;
+        Ok(rows.map(|run| {
+            let runs = Rows::Runs { start: first * row_bytes, run, stride: all * row_bytes, row_bytes };
+            let label = format!("{name}[{heads} x {first}..{}]", first + run);
+            first += run;
+            self.push(label, tensor, [heads * run, n_in], format, runs)
+        }))
+    }
+
+    /// The vectors that belong to the matrices of [`Loader::by_head`].
+    pub fn vectors_by_head<const N: usize>(
+        &mut self,
+        name: &str,
+        heads: usize,
+        lengths: [usize; N],
+    ) -> Result<[VectorId; N], ModelError> {
+        let all: usize = lengths.iter().sum();
+        let (tensor, format) = self.vector_tensor(name, &[heads * all])?;
+        let mut start = 0;
+        Ok(lengths.map(|run| {
+            let len = heads * run;
+            self.parameters.vectors.push(Vector { tensor, format, start, run, stride: all, len, offset: 0.0 });
+            let label = format!("{name}[{heads} x {start}..{}]", start + run);
+            start += run;
+            self.builder.vector(label, len)
         }))
     }
 
@@ -220,8 +270,8 @@ impl<'c> Loader<'c> {
         let tensor = self.tensor(name, &[count, n_out, n_in])?;
         let (format, row_bytes) = row_format(&tensor, n_in)?;
         let matrix = |i: usize| {
-            let pieces = Rows::Pieces { start: i * n_out * row_bytes, step: row_bytes, row_bytes };
-            self.push(format!("{name}[{i}]"), tensor, [n_out, n_in], format, pieces)
+            let rows = together(i * n_out * row_bytes, row_bytes);
+            self.push(format!("{name}[{i}]"), tensor, [n_out, n_in], format, rows)
         };
         Ok((0..count).map(matrix).collect())
     }
@@ -237,8 +287,8 @@ impl<'c> Loader<'c> {
         let tensor = self.tensor(name, &[count, 2 * n_out, n_in])?;
         let (format, row_bytes) = row_format(&tensor, n_in)?;
         let mut matrix = |i: usize| {
-            let pieces = Rows::Pieces { start: i * n_out * row_bytes, step: row_bytes, row_bytes };
-            self.push(format!("{name}[{}][{}]", i / 2, i % 2), tensor, [n_out, n_in], format, pieces)
+            let rows = together(i * n_out * row_bytes, row_bytes);
+            self.push(format!("{name}[{}][{}]", i / 2, i % 2), tensor, [n_out, n_in], format, rows)
         };
         Ok((0..count).map(|i| [matrix(2 * i), matrix(2 * i + 1)]).collect())
     }
@@ -329,17 +379,33 @@ impl<'c> Loader<'c> {
         offset: f32,
     ) -> Result<Vec<[VectorId; PARTS]>, ModelError> {
         let shape = [count.unwrap_or(1), PARTS * len];
-        let tensor = self.tensor(name, if count.is_some() { &shape } else { &shape[1..] })?;
-        let Dtype::Weight(format) = tensor.dtype else {
-            return Err(ModelError::Format { tensor: name.into(), dtype: tensor.dtype, columns: len });
-        };
+        let (tensor, format) = self.vector_tensor(name, if count.is_some() { &shape } else { &shape[1..] })?;
         let mut vector = |i: usize, part: usize| {
             let start = i * PARTS * len + part;
-            self.parameters.vectors.push(Vector { tensor, format, start, step: PARTS, len, offset });
+            self.parameters.vectors.push(Vector { tensor, format, start, run: 1, stride: PARTS, len, offset });
             let label = if count.is_some() { format!("{name}[{i}][{part}]") } else { name.to_string() };
             self.builder.vector(label, len)
         };
         Ok((0..shape[0]).map(|i| std::array::from_fn(|part| vector(i, part))).collect())
+    }
+
+    /// Whether the checkpoint has this tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.checkpoint.tensor(name).is_some()
+    }
+
+    /// Whether it has this tensor as a matrix.
+    pub fn has_rows(&self, name: &str) -> bool {
+        self.checkpoint.tensor(name).is_some_and(|tensor| tensor.shape.len() == 2)
+    }
+
+    /// A tensor of numbers that become f32.
+    fn vector_tensor(&mut self, name: &str, shape: &[usize]) -> Result<(Tensor<'c>, Format), ModelError> {
+        let tensor = self.tensor(name, shape)?;
+        match tensor.dtype {
+            Dtype::Weight(format) => Ok((tensor, format)),
+            dtype => Err(ModelError::Format { tensor: name.into(), dtype, columns: tensor.elements() }),
+        }
     }
 
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor<'c>, ModelError> {
@@ -353,12 +419,18 @@ impl<'c> Loader<'c> {
     }
 
     /// Refuses tensors that are part of this model but that it did not ask for, such as biases of projections that
-    /// have none in this architecture: everything under `layers`, and companions of tensors that are used.
-    pub fn refuse_unused(&self, layers: &str, ignored: &[&str]) -> Result<(), ModelError> {
+    /// have none in this architecture: everything under `layers`, up to layer number `end` if there is one, and companions of
+    /// tensors that are used.
+    pub fn refuse_unused(&self, layers: &str, end: Option<usize>, ignored: &[&str]) -> Result<(), ModelError> {
         let owner = |name: &'c str| name.rsplit_once('.').map_or(name, |(owner, _)| owner);
         let owners: HashSet<&str> = self.used.iter().map(|name| owner(name)).collect();
+        let beyond = |t: &Tensor<'c>| {
+            let number = t.name.strip_prefix(layers).and_then(|rest| rest.split('.').next()?.parse::<usize>().ok());
+            end.zip(number).is_some_and(|(end, number)| number >= end)
+        };
         let dropped = |t: &Tensor<'c>| {
             !self.used.contains(t.name)
+                && !beyond(t)
                 && !ignored.iter().any(|end| t.name.ends_with(end))
                 && (t.name.starts_with(layers) || owners.contains(owner(t.name)))
         };

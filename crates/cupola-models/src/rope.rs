@@ -123,7 +123,7 @@ mod tests {
     use cupola_formats::config;
 
     fn of(theta: f64, kind: RopeKind, dim: usize) -> RopeTable {
-        table(&RopeParameters { theta, partial_rotary_factor: 1.0, kind }, dim).unwrap()
+        table(&RopeParameters { theta, partial_rotary_factor: None, kind }, dim).unwrap()
     }
 
     fn yarn(factor: f64, original_context: u32) -> Yarn {
@@ -241,7 +241,7 @@ mod tests {
     #[test]
     fn parameters_that_give_no_frequencies() {
         let message = |theta, kind, dim| {
-            table(&RopeParameters { theta, partial_rotary_factor: 1.0, kind }, dim).unwrap_err().to_string()
+            table(&RopeParameters { theta, partial_rotary_factor: None, kind }, dim).unwrap_err().to_string()
         };
         for dim in [0, 1, 7, 1 << 20] {
             assert!(message(1e4, RopeKind::Default, dim).contains("even number from 2"), "{dim}");

@@ -71,7 +71,7 @@ impl Shape {
         let mut g = Builder::new(self.vocab);
         let q_width = self.heads * self.head_dim;
         let kv_width = self.kv_heads * self.head_dim;
-        let rope = RopeParameters { theta: 500_000.0, partial_rotary_factor: 1.0, kind: RopeKind::Default };
+        let rope = RopeParameters { theta: 500_000.0, partial_rotary_factor: None, kind: RopeKind::Default };
         let rope = cupola_models::rope::table(&rope, self.head_dim)?;
         let rope = g.rope_table(rope);
         let norm = |g: &mut Builder, group: usize| {

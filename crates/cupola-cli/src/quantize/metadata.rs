@@ -86,7 +86,7 @@ fn rope(
     set: &mut impl FnMut(&str, Value) -> std::result::Result<(), cupola_formats::gguf::WriteError>,
 ) -> Result<Vec<Extra>> {
     let rope = config.rope("full_attention", default_theta(family))?;
-    let rotated = (f64::from(head_dim) * rope.partial_rotary_factor) as u32;
+    let rotated = (f64::from(head_dim) * rope.partial_rotary_factor.unwrap_or(1.0)) as u32;
     set("rope.dimension_count", Value::U32(rotated))?;
     set("rope.freq_base", Value::F32(rope.theta as f32))?;
     if family.gguf == "gemma3" {

@@ -11,8 +11,8 @@ const SLIDING: &str = "sliding_attention";
 pub struct RopeParameters {
     /// Base of the frequencies: pair `i` of `n` turns by `theta^(-i / n)` per position.
     pub theta: f64,
-    /// The share of each head that is rotated, above 0 and at most 1.
-    pub partial_rotary_factor: f64,
+    /// The share of each head that is rotated, above 0 and at most 1, if the config states it.
+    pub partial_rotary_factor: Option<f64>,
     /// How the frequencies are changed for contexts longer than the model was first trained with.
     pub kind: RopeKind,
 }
@@ -198,15 +198,15 @@ impl HfConfig {
         Ok(RopeParameters { theta, partial_rotary_factor: self.partial_rotary_factor(section)?, kind })
     }
 
-    fn partial_rotary_factor(&self, section: Option<&HfConfig>) -> Result<f64, KeyError> {
+    fn partial_rotary_factor(&self, section: Option<&HfConfig>) -> Result<Option<f64>, KeyError> {
         let places =
             [(section, "partial_rotary_factor"), (Some(self), "partial_rotary_factor"), (Some(self), "rotary_pct")];
         for (config, key) in places.into_iter().filter_map(|(config, key)| Some((config?, key))) {
             if let Some(factor) = positive(config, key)? {
-                return if factor <= 1.0 { Ok(factor) } else { Err(config.error(key, "a number from 0 to 1")) };
+                return if factor <= 1.0 { Ok(Some(factor)) } else { Err(config.error(key, "a number from 0 to 1")) };
             }
         }
-        Ok(1.0)
+        Ok(None)
     }
 
     fn rope_kind(&self, section: &HfConfig) -> Result<RopeKind, KeyError> {

@@ -41,7 +41,7 @@ fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
     if let Some(window) = m.window()? {
         m.windows(&mut decoder, window, PATTERN)?;
         let theta = m.optional_f64("rope.freq_base_swa")?.unwrap_or(LOCAL_THETA);
-        let local = RopeParameters { theta, partial_rotary_factor: 1.0, kind: RopeKind::Default };
+        let local = RopeParameters { theta, partial_rotary_factor: None, kind: RopeKind::Default };
         let local = Arc::new(rope::table(&local, m.rotary_dim(&decoder)?)?);
         for layer in decoder.layers.iter_mut().filter(|layer| layer.window.is_some()) {
             layer.rope = Some(local.clone());

@@ -1,17 +1,33 @@
 //! The architectures, one file each: what a family's configs and tensor names mean.
 
+mod cohere;
+mod dots1;
+mod ernie4_5;
+mod gemma;
 mod gemma2;
 mod gemma3;
+mod glm;
+mod glm4_moe;
+mod gpt_neox;
 mod gpt_oss;
+mod granite;
 mod llama;
+mod minimax_m2;
 mod mistral;
 mod mixtral;
+mod nemotron;
+mod olmo2;
+mod olmoe;
+mod phi;
 mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
+mod seed_oss;
 mod smollm3;
+mod stablelm;
+mod starcoder2;
 
 use crate::ModelError;
 use crate::decoder::Decoder;
@@ -34,7 +50,7 @@ pub(crate) struct Family {
 }
 
 /// Every architecture.
-pub(crate) const FAMILIES: [Family; 12] = [
+pub(crate) const FAMILIES: [Family; 28] = [
     llama::FAMILY,
     mistral::FAMILY,
     qwen2::FAMILY,
@@ -47,4 +63,20 @@ pub(crate) const FAMILIES: [Family; 12] = [
     qwen2_moe::FAMILY,
     qwen3_moe::FAMILY,
     gpt_oss::FAMILY,
+    gemma::FAMILY,
+    olmo2::FAMILY,
+    olmoe::FAMILY,
+    granite::FAMILY,
+    seed_oss::FAMILY,
+    glm::FAMILY,
+    glm4_moe::FAMILY,
+    dots1::FAMILY,
+    minimax_m2::FAMILY,
+    cohere::FAMILY,
+    nemotron::FAMILY,
+    stablelm::FAMILY,
+    starcoder2::FAMILY,
+    phi::FAMILY,
+    gpt_neox::FAMILY,
+    ernie4_5::FAMILY,
 ];

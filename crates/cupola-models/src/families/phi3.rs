@@ -2,7 +2,7 @@
 
 use super::Family;
 use crate::ModelError;
-use crate::decoder::Decoder;
+use crate::decoder::{Decoder, Qkv};
 use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, FULL, HuggingFace};
 use cupola_formats::config::RopeKind;
@@ -33,5 +33,5 @@ fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
 }
 
 fn fuse(decoder: &mut Decoder) {
-    (decoder.attention.fused, decoder.mlp.fused) = (true, true);
+    (decoder.attention.qkv, decoder.mlp.fused) = (Qkv::Stacked, true);
 }

@@ -20,7 +20,7 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     sparse_layers(m, &mut decoder)?;
     let mut experts = small_experts(m, &decoder, 60, 4, 1408)?;
     let width = m.config.optional_usize("shared_expert_intermediate_size")?.unwrap_or(5632);
-    experts.shared = Some(Shared { width, gated: true });
+    experts.shared = Some(Shared { width, gated: true, fused: false });
     decoder.experts = Some(experts);
     Ok(decoder)
 }
@@ -56,7 +56,7 @@ fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
     decoder.attention.qkv_bias = true;
     let width = m.optional_size("expert_shared_feed_forward_length")?.unwrap_or(decoder.mlp.width);
     if let Some(experts) = &mut decoder.experts {
-        experts.shared = Some(Shared { width, gated: true });
+        experts.shared = Some(Shared { width, gated: true, fused: false });
     }
     Ok(decoder)
 }

@@ -24,16 +24,16 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                     .collect();
             }
             Op::Norm { x, norm, out } => {
-                assert_eq!((norm.kind, norm.bias), (NormKind::Rms, None));
-                let weight = vector(norm.weight.unwrap());
-                values[out.index()] = values[x.index()]
-                    .chunks(norm.group)
-                    .flat_map(|row| {
-                        let mean = row.iter().map(|v| v * v).sum::<f64>() / norm.group as f64;
-                        let by = 1.0 / (mean + f64::from(norm.eps)).sqrt();
-                        row.iter().zip(&weight).map(|(v, w)| v * by * w).collect::<Vec<_>>()
-                    })
-                    .collect();
+                let (weight, bias) = (vector(norm.weight.unwrap()), norm.bias.map(vector));
+                let normalise = |row: &[f64]| {
+                    let n = norm.group as f64;
+                    let mean = if norm.kind == NormKind::Layer { row.iter().sum::<f64>() / n } else { 0.0 };
+                    let row: Vec<f64> = row.iter().map(|v| v - mean).collect();
+                    let by = 1.0 / (row.iter().map(|v| v * v).sum::<f64>() / n + f64::from(norm.eps)).sqrt();
+                    let bias = |i: usize| bias.as_ref().map_or(0.0, |b| b[i]);
+                    row.iter().zip(&weight).enumerate().map(|(i, (v, w))| v * by * w + bias(i)).collect::<Vec<_>>()
+                };
+                values[out.index()] = values[x.index()].chunks(norm.group).flat_map(normalise).collect();
             }
             Op::Linears(l) => {
                 for job in &l.jobs {
@@ -103,7 +103,7 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                 values[out.index()] = pairs.map(|(g, u)| activate(*activation, *g) * u).collect();
             }
             Op::Moe(m) => {
-                assert_eq!((m.routing.choice_bias, m.routing.groups, m.routing.scale), (None, None, 1.0));
+                assert_eq!(m.routing.groups, None);
                 let (count, n_in) = (m.experts.len(), program.value(m.x).width);
                 let linear = |(weight, bias): (WeightId, Option<VectorId>), x: &[f64]| -> Vec<f64> {
                     let bias = bias.map(vector);
@@ -115,15 +115,18 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                 };
                 let mut y = vec![];
                 for (x, logits) in values[m.x.index()].chunks(n_in).zip(values[m.logits.index()].chunks(count)) {
-                    let mut order: Vec<usize> = (0..count).collect();
-                    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]));
-                    order.truncate(m.routing.top_k);
-                    // Normalised or over the chosen ones: a softmax of those; otherwise of all.
-                    let all = m.routing.scores == Scores::Softmax && !m.routing.normalise;
-                    let total: f64 = match all {
-                        true => logits.iter().map(|l| l.exp()).sum(),
-                        false => order.iter().map(|e| logits[*e].exp()).sum(),
+                    let score = |e: usize| match m.routing.scores {
+                        Scores::Sigmoid => 1.0 / (1.0 + (-logits[e]).exp()),
+                        Scores::Softmax => logits[e].exp() / logits.iter().map(|l| l.exp()).sum::<f64>(),
+                        Scores::SoftmaxOfChosen => logits[e].exp(),
                     };
+                    let bias = m.routing.choice_bias.map(vector);
+                    let rank = |e: usize| score(e) + bias.as_ref().map_or(0.0, |bias| bias[e]);
+                    let mut order: Vec<usize> = (0..count).collect();
+                    order.sort_by(|a, b| rank(*b).total_cmp(&rank(*a)));
+                    order.truncate(m.routing.top_k);
+                    let normalise = m.routing.normalise || m.routing.scores == Scores::SoftmaxOfChosen;
+                    let total = if normalise { order.iter().map(|e| score(*e)).sum() } else { 1.0 };
                     let mut sum = vec![0.0; program.value(m.out).width];
                     for e in order {
                         let expert = m.experts[e];
@@ -137,12 +140,23 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                                 }
                             });
                         let y = linear(expert.down, &h.collect::<Vec<_>>());
-                        let weight = logits[e].exp() / total;
+                        let weight = score(e) / total * f64::from(m.routing.scale);
                         sum.iter_mut().zip(y).for_each(|(sum, y)| *sum += weight * y);
                     }
                     y.extend(sum);
                 }
                 values[m.out.index()] = y;
+            }
+            Op::Activate { x, activation, out } => {
+                values[out.index()] = values[x.index()].iter().map(|x| activate(*activation, *x)).collect();
+            }
+            Op::Scale { x, by, out } => {
+                values[out.index()] = values[x.index()].iter().map(|x| f64::from(*by) * x).collect();
+            }
+            Op::ScaleRows { x, by, out } => {
+                let width = program.value(*x).width;
+                let rows = values[x.index()].chunks(width).zip(&values[by.index()]);
+                values[out.index()] = rows.flat_map(|(row, by)| row.iter().map(move |x| by * x)).collect();
             }
             Op::Add { a, b, out } => {
                 values[out.index()] = values[a.index()].iter().zip(&values[b.index()]).map(|(a, b)| a + b).collect();
@@ -168,6 +182,18 @@ fn activate(activation: Activation, x: f64) -> f64 {
         Activation::GeluTanh => {
             0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x)).tanh())
         }
-        other => panic!("{other:?}"),
+        // The error function by its series, to 1e-15 for |x| < 5, where it is 1 to 1e-12.
+        Activation::Gelu => {
+            let z = (x / std::f64::consts::SQRT_2).clamp(-5.0, 5.0);
+            let (mut term, mut sum) = (z, z);
+            for n in 1..200 {
+                term *= -z * z / f64::from(n);
+                sum += term / f64::from(2 * n + 1);
+            }
+            0.5 * x * (1.0 + 2.0 / std::f64::consts::PI.sqrt() * sum)
+        }
+        Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0).powi(2),
+        Activation::Sigmoid => 1.0 / (1.0 + (-x).exp()),
     }
 }

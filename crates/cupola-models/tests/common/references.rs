@@ -4,7 +4,7 @@ use cupola_formats::safetensors::Safetensors;
 use std::path::PathBuf;
 
 /// Every reference that has a program.
-pub const NAMES: [&str; 20] = [
+pub const NAMES: [&str; 43] = [
     "llama",
     "llama3",
     "llama_head_dim",
@@ -25,6 +25,29 @@ pub const NAMES: [&str; 20] = [
     "qwen3_moe",
     "gpt_oss",
     "gpt_oss_mxfp4",
+    "gemma",
+    "olmo2",
+    "olmo3",
+    "olmoe",
+    "granite",
+    "granitemoe",
+    "granitemoeshared",
+    "seed_oss",
+    "glm",
+    "glm4",
+    "glm4_moe",
+    "dots1",
+    "cohere",
+    "cohere2",
+    "nemotron",
+    "stablelm",
+    "starcoder2",
+    "phi",
+    "gpt_neox",
+    "gpt_neox_serial",
+    "ernie4_5",
+    "ernie4_5_moe",
+    "qwen2_moe",
 ];
 
 /// The folder of a reference.

@@ -1,0 +1,31 @@
+//! OLMo 2 and 3: norms after attention and feed-forward, and over all queries and all keys of a token. OLMo 3 has windows.
+
+use super::Family;
+use crate::ModelError;
+use crate::decoder::{Decoder, Placement, QkNorm};
+use crate::hugging_face::SLIDING;
+use crate::hugging_face::{Defaults, HuggingFace};
+use cupola_formats::config::HfConfig;
+
+pub(super) const FAMILY: Family = Family { name: "olmo2", model_types: &["olmo2", "olmo3"], hugging_face, gguf: None };
+
+/// Every fourth layer of OLMo 3 sees everything.
+const PATTERN: usize = 4;
+
+fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
+    let third = m.config.model_type()? == "olmo3";
+    let theta = if third { 500000.0 } else { 10000.0 };
+    let mut decoder = m.decoder(&Defaults { norm_eps: 1e-5, theta, ..Defaults::LLAMA })?;
+    m.attention_bias(&mut decoder, false)?;
+    decoder.attention.qk_norm = QkNorm::Whole;
+    decoder.placement = Placement::After;
+    if third {
+        let window = m.setting("sliding_window", HfConfig::optional_usize, Some(4096))?;
+        m.windows(&mut decoder, window, |i| !(i + 1).is_multiple_of(PATTERN))?;
+        let local = m.rope(&mut decoder, SLIDING, theta)?;
+        for layer in decoder.layers.iter_mut().filter(|layer| layer.window.is_some()) {
+            layer.rope = Some(local.clone());
+        }
+    }
+    Ok(decoder)
+}

@@ -1,0 +1,27 @@
+//! StarCoder2: norms by mean and variance, biases everywhere, GELU without a gate, a window.
+
+use super::Family;
+use crate::ModelError;
+use crate::decoder::Decoder;
+use crate::hugging_face::{Defaults, HuggingFace};
+
+pub(super) const FAMILY: Family = Family { name: "starcoder2", model_types: &["starcoder2"], hugging_face, gguf: None };
+
+fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
+    let defaults = Defaults {
+        kv_heads: Some(2),
+        activation: "gelu_pytorch_tanh",
+        context_length: 4096,
+        tied: true,
+        ..Defaults::LLAMA
+    };
+    let mut decoder = m.decoder(&defaults)?;
+    m.layer_norm(&mut decoder, "norm_epsilon", true)?;
+    let bias = m.config.optional_bool("use_bias")?.unwrap_or(true);
+    (decoder.attention.qkv_bias, decoder.attention.out_bias, decoder.mlp.bias) = (bias, bias, bias);
+    decoder.mlp.gated = false;
+    (decoder.names.layer.up, decoder.names.layer.down) = ("mlp.c_fc", "mlp.c_proj");
+    let window = m.config.optional_usize("sliding_window")?;
+    m.windows(&mut decoder, window, |_| window.is_some())?;
+    Ok(decoder)
+}
