@@ -107,6 +107,7 @@ impl Mix {
     fn format(self, name: &str, layers: usize) -> Format {
         use Format::{Q3_K, Q4_K, Q5_K, Q6_K};
         let (layer, role) = layer_and_role(name).unwrap_or((0, ""));
+        let role = role.strip_suffix("_exps").unwrap_or(role);
         let more = || more_bits(layer, layers);
         match (self, role) {
             (Mix::Q3_K_M, "attn_v") if layer < 2 => Q5_K,
@@ -205,6 +206,7 @@ mod tests {
         assert_eq!(f(Mix::Q4_K_M, "token_embd.weight", true), Format::Q6_K);
         assert_eq!(f(Mix::Q4_K_S, "blk.3.ffn_down.weight", false), Format::Q5_K);
         assert_eq!(f(Mix::Q4_K_S, "blk.4.ffn_down.weight", false), Format::Q4_K);
+        assert_eq!(f(Mix::Q4_K_S, "blk.3.ffn_down_exps.weight", false), Format::Q5_K);
         assert_eq!(f(Mix::Q3_K_M, "blk.1.ffn_down.weight", false), Format::Q5_K);
         assert_eq!(f(Mix::Q3_K_M, "blk.2.attn_output.weight", false), Format::Q4_K);
     }
