@@ -121,6 +121,7 @@ FAMILIES = {
     "qwen3_5_moe_text": dict(EXPERTS, **LINEAR, shared_expert_intermediate_size=48),
     "gemma": dict(head_dim=32, num_key_value_heads=1),
     "gemma4_text": dict(head_dim=32, global_head_dim=32, sliding_window=8, num_hidden_layers=6,
+                        layer_types=["sliding_attention", "full_attention"] * 3,
                         hidden_size_per_layer_input=16, vocab_size_per_layer_input=384, num_kv_shared_layers=2),
     "lfm2": dict(num_hidden_layers=4, layer_types=["conv", "full_attention", "conv", "full_attention"],
                  conv_L_cache=3, block_auto_adjust_ff_dim=False, norm_eps=1e-5),

@@ -75,6 +75,46 @@ fn what_gguf_cannot_express_is_refused() {
     assert!(left.is_empty(), "{left:?}");
 }
 
+/// A copy of a reference whose config has other values.
+fn changed(name: &str, folder: &Path, changes: &[(&str, serde_json::Value)]) -> std::path::PathBuf {
+    let (from, to) = (data(&format!("refs/{name}")), folder.join(name));
+    std::fs::create_dir_all(&to).unwrap();
+    std::fs::copy(from.join("model.safetensors"), to.join("model.safetensors")).unwrap();
+    let mut config: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(from.join("config.json")).unwrap()).unwrap();
+    for (key, value) in changes {
+        config[*key] = value.clone();
+    }
+    std::fs::write(to.join("config.json"), config.to_string()).unwrap();
+    to
+}
+
+#[test]
+fn what_cannot_run_is_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.gguf");
+    for (key, value, expected) in [
+        ("num_hidden_layers", json!(0), "num_hidden_layers"),
+        ("num_attention_heads", json!(0), "heads"),
+        ("tie_word_embeddings", json!(false), "lm_head"),
+    ] {
+        let model = changed("llama", folder.path(), &[(key, value)]);
+        run(["quantize", text(&model), text(&out), "--type", "F16"]).fails_with(&[expected]);
+        assert!(!out.exists());
+    }
+}
+
+/// Some configs of Llama models have a window that transformers ignores.
+#[test]
+fn a_llama_has_no_window() {
+    let folder = tempfile::tempdir().unwrap();
+    let out = folder.path().join("out.gguf");
+    let model = changed("llama", folder.path(), &[("sliding_window", json!(8))]);
+    run(["quantize", text(&model), text(&out), "--type", "F32"]).code(0);
+    let (error, _) = compare(&out, &std::fs::read(data("refs/llama").join("expected.safetensors")).unwrap());
+    assert!(error < 1e-4, "{error}");
+}
+
 #[test]
 fn every_type_can_be_written_and_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -60,6 +60,10 @@ pub fn hyperparameters(
 /// The tokens that attention sees, in the layers that do not see all.
 fn window(family: Family, config: &HfConfig) -> Result<Option<u32>> {
     let window = config.optional_u32("sliding_window")?;
+    // Llama has no windows, whatever its config says.
+    if config.model_type()? == "llama" {
+        return Ok(None);
+    }
     if !family.gguf.starts_with("qwen") {
         return Ok(window);
     }

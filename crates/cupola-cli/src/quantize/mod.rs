@@ -201,6 +201,8 @@ fn from_hugging_face<'a>(
         )));
     }
     let family = Family::of(config.model_type()?).map_err(Failure::new)?;
+    // What cannot be run here must not be handed on.
+    cupola_models::build(input)?;
     let tied = config.optional_bool("tie_word_embeddings")?.unwrap_or(family.gguf.starts_with("gemma"));
     let mut planned = vec![];
     for tensor in input.tensors() {

@@ -3,6 +3,7 @@
 mod cohere;
 mod dots1;
 mod ernie4_5;
+mod exaone4;
 mod gemma;
 mod gemma2;
 mod gemma3;
@@ -50,7 +51,7 @@ pub(crate) struct Family {
 }
 
 /// Every architecture.
-pub(crate) const FAMILIES: [Family; 28] = [
+pub(crate) const FAMILIES: [Family; 29] = [
     llama::FAMILY,
     mistral::FAMILY,
     qwen2::FAMILY,
@@ -79,4 +80,5 @@ pub(crate) const FAMILIES: [Family; 28] = [
     phi::FAMILY,
     gpt_neox::FAMILY,
     ernie4_5::FAMILY,
+    exaone4::FAMILY,
 ];

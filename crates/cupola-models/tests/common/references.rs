@@ -4,7 +4,7 @@ use cupola_formats::safetensors::Safetensors;
 use std::path::PathBuf;
 
 /// Every reference that has a program.
-pub const NAMES: [&str; 43] = [
+pub const NAMES: [&str; 45] = [
     "llama",
     "llama3",
     "llama_head_dim",
@@ -46,6 +46,8 @@ pub const NAMES: [&str; 43] = [
     "gpt_neox",
     "gpt_neox_serial",
     "ernie4_5",
+    "exaone4",
+    "minimax_m2",
     "ernie4_5_moe",
     "qwen2_moe",
 ];
