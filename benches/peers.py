@@ -94,13 +94,20 @@ class Bench:
         self.versions["llama.cpp"] = result["system"]
         return result, peak
 
-    def speed(self, model, phase, tokens, depth):
-        prompt, generate = (tokens, 0) if phase == "prompt" else (0, tokens)
+    def speeds(self, model, prompt, generate, depth):
+        """Prompt and generation of the same processes: both programs load a file once for the two."""
         ours, theirs = in_turn(
             self.args.pairs,
-            lambda: self.cupola(model, prompt, generate, depth)[0]["tests"][0],
-            lambda: self.llama_cpp(model, prompt, generate, depth)[0][phase][0],
+            lambda: self.cupola(model, prompt, generate, depth)[0]["tests"],
+            lambda: self.llama_cpp(model, prompt, generate, depth)[0],
         )
+        phases = [(phase, tokens) for phase, tokens in (("prompt", prompt), ("generate", generate)) if tokens]
+        return [
+            self.speed(model, phase, tokens, depth, [tests[at] for tests in ours], [result[phase][0] for result in theirs])
+            for at, (phase, tokens) in enumerate(phases)
+        ]
+
+    def speed(self, model, phase, tokens, depth, ours, theirs):
         keys = ["read_gb_per_second", "gb_per_second", "share_of_reading", "gop_per_second", "arithmetic", "share_of_arithmetic"]
         more = {key: [test[key] for test in ours] for key in keys}
         rates = [test["tokens_per_second"]["median"] for test in ours]
@@ -157,17 +164,18 @@ class Bench:
             while f.read(1 << 24):
                 pass
         tests = []
-        if a.prompt:
-            tests.append(self.speed(model, "prompt", a.prompt, 0))
-        if a.generate:
-            tests += [self.speed(model, "generate", a.generate, depth) for depth in a.depth]
-        return {
-            "file": model.name,
-            "bytes": model.stat().st_size,
-            "tests": tests,
-            "load_to_first_token_seconds": self.start(model),
-            "peak_memory_bytes": self.memory(model),
-        }
+        depths = a.depth
+        if a.prompt and 0 in depths:
+            tests += self.speeds(model, a.prompt, a.generate, 0)
+            depths = [depth for depth in depths if depth]
+        elif a.prompt:
+            tests += self.speeds(model, a.prompt, 0, 0)
+        for depth in depths if a.generate else []:
+            tests += self.speeds(model, 0, a.generate, depth)
+        found = {"file": model.name, "bytes": model.stat().st_size, "tests": tests}
+        if not a.speed_only:
+            found |= {"load_to_first_token_seconds": self.start(model), "peak_memory_bytes": self.memory(model)}
+        return found
 
 
 def version(cupola):
@@ -197,6 +205,7 @@ def main():
     parser.add_argument("--pairs", type=int, default=LEAST_PAIRS, help=f"at least {LEAST_PAIRS}")
     parser.add_argument("--trial", action="store_true", help="one pair, nothing kept: to see whether everything works")
     parser.add_argument("--kv-type", default="f16", help="of both: f16, bf16, f32, q8_0")
+    parser.add_argument("--speed-only", action="store_true", help="neither load time nor memory")
     parser.add_argument("--activations", help="bits of cupola's activations, 16 or 8")
     parser.add_argument("--cupola", default=str(ROOT / "target" / "release" / "cupola"), help="the program")
     parser.add_argument("--python", help="an interpreter with llama-cpp-python")
