@@ -74,7 +74,7 @@ pub(crate) enum Placement {
 pub(crate) enum Qkv {
     /// A tensor for each.
     Separate,
-    /// One tensor with all queries above all keys above all values; without biases.
+    /// One tensor with all queries above all keys above all values.
     Stacked,
     /// One tensor with query, key and value of each head in turn. As many key-value heads as heads.
     ByHead,
@@ -267,6 +267,7 @@ impl Decoder {
             Qkv::ByHead if a.qkv_bias => {
                 w.vectors_by_head(&format!("{}.bias", name(names.qkv)), a.heads, head)?.map(Some)
             }
+            Qkv::Stacked if a.qkv_bias => w.vectors_by_head(&format!("{}.bias", name(names.qkv)), 1, widths)?.map(Some),
             _ => {
                 let mut bias = |at: usize| bias_of(w, &name(parts[at]), widths[at], a.qkv_bias);
                 [bias(0)?, bias(1)?, bias(2)?]

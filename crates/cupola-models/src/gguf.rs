@@ -1,7 +1,7 @@
 //! What the families have in common in GGUF checkpoints.
 
 use crate::decoder::{AttentionSpec, Decoder, Layer, Mlp, Placement, QkNorm, Qkv};
-use crate::experts::{Experts, Layout};
+use crate::experts::{Experts, Layout, Shared};
 use crate::names::Names;
 use crate::{ModelError, rope};
 use cupola_formats::config::{LongRope, RopeKind, RopeParameters, Yarn};
@@ -32,7 +32,8 @@ impl GgufModel<'_> {
 
     /// A Llama-like decoder with everything that the common keys say.
     pub fn decoder_with_experts(&self, rope_style: RopeStyle) -> Result<Decoder, ModelError> {
-        let layers = self.size("block_count")?;
+        let drafts = self.optional_size("nextn_predict_layers")?.unwrap_or(0);
+        let layers = self.size("block_count")?.saturating_sub(drafts);
         // Every layer has tensors, so that this bounds the memory that a wrong number can take.
         let tensors = self.checkpoint.tensors().len();
         if layers == 0 || layers > tensors {
@@ -46,7 +47,7 @@ impl GgufModel<'_> {
         let has = |name: &str| self.checkpoint.tensor(name).is_some();
         let has_bias = |part: &str| has(&format!("{}0.{part}.bias", names.layers));
         let mut decoder = Decoder {
-            draft_layers: false,
+            draft_layers: drafts > 0,
             context_length: self.size("context_length")?,
             hidden,
             embed_scale: 1.0,
@@ -60,8 +61,11 @@ impl GgufModel<'_> {
                 softcap: None,
                 rope_style,
                 qk_norm: QkNorm::None,
-                qkv: Qkv::Separate,
-                qkv_bias: has_bias(names.layer.q),
+                qkv: match has(&format!("{}0.{}.weight", names.layers, names.layer.qkv)) {
+                    true => Qkv::Stacked,
+                    false => Qkv::Separate,
+                },
+                qkv_bias: has_bias(names.layer.q) || has_bias(names.layer.qkv),
                 out_bias: has_bias(names.layer.out),
                 sinks: false,
             },
@@ -73,7 +77,10 @@ impl GgufModel<'_> {
                 bias: has_bias(names.layer.down),
             },
             experts: None,
-            norm_eps: self.metadata.f32(&self.key("attention.layer_norm_rms_epsilon"))?,
+            norm_eps: match self.optional_f32("attention.layer_norm_epsilon")? {
+                Some(eps) if self.optional_f32("attention.layer_norm_rms_epsilon")?.is_none() => eps,
+                _ => self.metadata.f32(&self.key("attention.layer_norm_rms_epsilon"))?,
+            },
             // The files hold the finished norm weights.
             norm_offset: 0.0,
             norm_kind: NormKind::Rms,
@@ -81,7 +88,7 @@ impl GgufModel<'_> {
             placement: Placement::Before,
             residual_scale: 1.0,
             tied: !has(&format!("{}.weight", names.head)),
-            head_bias: false,
+            head_bias: has(&format!("{}.bias", names.head)),
             logit_scale: 1.0,
             logit_softcap: None,
             names,
@@ -90,6 +97,19 @@ impl GgufModel<'_> {
         decoder.layers.iter_mut().for_each(|layer| layer.rope = Some(table.clone()));
         self.experts(&mut decoder)?;
         Ok(decoder)
+    }
+
+    /// Has the norms take mean and variance.
+    pub fn layer_norm(&self, decoder: &mut Decoder) -> Result<(), ModelError> {
+        decoder.norm_eps = self.metadata.f32(&self.key("attention.layer_norm_epsilon"))?;
+        decoder.norm_kind = NormKind::Layer;
+        decoder.norm_bias = self.checkpoint.tensor(&format!("{}.bias", decoder.names.final_norm)).is_some();
+        Ok(())
+    }
+
+    /// Whether the first layer has this weight.
+    pub fn has_in_first_layer(&self, part: &str) -> bool {
+        self.checkpoint.tensor(&format!("{}0.{part}.weight", Names::gguf().layers)).is_some()
     }
 
     /// Reads what keys and tensors say about experts. Layers have experts where they have a router.
@@ -121,7 +141,15 @@ impl GgufModel<'_> {
         } else {
             Layout::Banks
         };
+        // The tensors say how wide it is: not all files do, and some say it wrongly.
+        let up = self.checkpoint.tensor(&format!("{}{first}.{}.weight", names.layers, parts.shared_up));
+        let shared = up.and_then(|up| up.shape.first().copied()).map(|width| Shared {
+            width,
+            gated: has(first, &format!("{}.weight", parts.shared_router)),
+            fused: false,
+        });
         decoder.experts = Some(Experts {
+            shared,
             scores,
             choice_bias: has(first, parts.choice_bias),
             normalise: self.optional_bool("expert_weights_norm")?.unwrap_or(false),

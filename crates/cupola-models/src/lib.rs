@@ -75,7 +75,7 @@ pub fn build(checkpoint: &Checkpoint) -> Result<Model<'_>, ModelError> {
         }
         Some(Config::Gguf(metadata)) => {
             let architecture = metadata.str("general.architecture")?;
-            let family = find(architecture, |f| f.gguf.is_some_and(|(name, _)| name == architecture))?;
+            let family = find(architecture, |f| f.gguf.is_some_and(|(names, _)| names.contains(&architecture)))?;
             let model = GgufModel { metadata, checkpoint, architecture, family: family.name };
             let (_, read) = family.gguf.ok_or_else(|| unknown(architecture))?;
             (family, read(&model)?, metadata.optional_str("general.name")?.map(String::from))

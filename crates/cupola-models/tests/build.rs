@@ -224,18 +224,26 @@ fn facts() {
 /// frequencies.
 #[test]
 fn gguf_programs_have_the_same_ops() {
-    let names = ["llama3", "llama_bias", "qwen2", "qwen3", "gemma2", "gemma3", "smollm3", "phi3"];
-    for name in names.into_iter().chain(["mixtral", "qwen3_moe", "gpt_oss"]) {
-        let (a, b) = (reference(name), program(&Reference::open(name).folder.join("model.gguf")));
+    let twin = |name: &str| Reference::open(name).folder.join("model.gguf");
+    for name in NAMES.into_iter().filter(|name| twin(name).exists()) {
+        let (a, b) = (reference(name), program(&twin(name)));
         assert_eq!((ops(&a), windows(&a), &a.kv), (ops(&b), windows(&b), &b.kv), "{name}");
         let style = |op: &Op| match op {
             Op::Rope(r) => Some(r.style),
             _ => None,
         };
-        let paper = ["llama3", "llama_bias", "smollm3", "mixtral"].contains(&name);
-        let expected = if paper { RopeStyle::Interleaved } else { RopeStyle::Halves };
-        assert!(b.ops.iter().filter_map(style).all(|s| s == expected), "{name}");
+        let paper = ["llama", "mixtral", "smollm3", "granite"].iter().any(|family| name.starts_with(family));
+        let expected = |s| if paper { RopeStyle::Interleaved } else { s };
+        let expected = a.ops.iter().filter_map(style).map(expected);
+        assert!(b.ops.iter().filter_map(style).eq(expected), "{name}");
     }
+}
+
+/// No StarCoder2 file states its window.
+#[test]
+fn a_window_that_gguf_files_do_not_state() {
+    let (_folder, path) = scratch::gguf("starcoder2", &[("starcoder2.attention.sliding_window", None)], &[], &[]);
+    assert_eq!(windows(&program(&path)), [Some(4096); 2]);
 }
 
 /// Multimodal checkpoints nest the config, and name the language model's tensors in one of two ways.
@@ -462,4 +470,7 @@ fn gguf_metadata_that_cannot_be() {
     }
     let (_folder, path) = scratch::gguf("llama3", &[], &["blk.1.ffn_up.weight"], &[]);
     assert!(error(&path).contains("`blk.1.ffn_up.weight` is missing"));
+    let drafts = ("glm4moe.nextn_predict_layers", Some(Value::U32(4)));
+    let (_folder, path) = scratch::gguf("glm4_moe", &[drafts], &[], &[]);
+    assert!(error(&path).contains("glm4moe.block_count"));
 }

@@ -4,11 +4,16 @@ use super::Family;
 use crate::ModelError;
 use crate::decoder::Decoder;
 use crate::experts::{Experts, Shared};
+use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
 
-pub(super) const FAMILY: Family =
-    Family { name: "ernie4_5", model_types: &["ernie4_5", "ernie4_5_moe"], hugging_face, gguf: None };
+pub(super) const FAMILY: Family = Family {
+    name: "ernie4_5",
+    model_types: &["ernie4_5", "ernie4_5_moe"],
+    hugging_face,
+    gguf: Some((&["ernie4_5", "ernie4_5-moe"], gguf)),
+};
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let experts = m.config.model_type()? == "ernie4_5_moe";
@@ -61,4 +66,12 @@ fn routed(m: &HuggingFace, decoder: &mut Decoder) -> Result<(), ModelError> {
         layer.experts = i >= first && last.is_none_or(|last| i <= last) && (i + 1).is_multiple_of(interval);
     }
     Ok(())
+}
+
+fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
+    let mut decoder = m.decoder_with_experts(RopeStyle::Interleaved)?;
+    if let Some(experts) = &mut decoder.experts {
+        experts.normalise = true;
+    }
+    Ok(decoder)
 }

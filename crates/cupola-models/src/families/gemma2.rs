@@ -9,7 +9,7 @@ use cupola_formats::config::HfConfig;
 use cupola_graph::{Activation, RopeStyle};
 
 pub(super) const FAMILY: Family =
-    Family { name: "gemma2", model_types: &["gemma2"], hugging_face, gguf: Some(("gemma2", gguf)) };
+    Family { name: "gemma2", model_types: &["gemma2"], hugging_face, gguf: Some((&["gemma2"], gguf)) };
 
 /// What the configs of all Gemma models leave out.
 pub(super) const DEFAULTS: Defaults = Defaults {

@@ -11,7 +11,7 @@ use cupola_formats::config::{HfConfig, RopeKind, RopeParameters};
 use std::sync::Arc;
 
 pub(super) const FAMILY: Family =
-    Family { name: "gemma3", model_types: &["gemma3_text", "gemma3"], hugging_face, gguf: Some(("gemma3", gguf)) };
+    Family { name: "gemma3", model_types: &["gemma3_text", "gemma3"], hugging_face, gguf: Some((&["gemma3"], gguf)) };
 
 /// Every sixth layer sees everything.
 const PATTERN: usize = 6;

@@ -3,10 +3,12 @@
 use super::Family;
 use crate::ModelError;
 use crate::decoder::{Decoder, Placement};
+use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
 
-pub(super) const FAMILY: Family = Family { name: "glm", model_types: &["glm", "glm4"], hugging_face, gguf: None };
+pub(super) const FAMILY: Family =
+    Family { name: "glm", model_types: &["glm", "glm4"], hugging_face, gguf: Some((&["chatglm", "glm4"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let defaults = Defaults {
@@ -25,6 +27,15 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
         decoder.placement = Placement::Around;
         decoder.names.layer.post_attention_norm = "post_self_attn_layernorm";
         decoder.names.layer.post_mlp_norm = "post_mlp_layernorm";
+    }
+    Ok(decoder)
+}
+
+fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
+    let mut decoder = m.decoder(RopeStyle::Interleaved)?;
+    decoder.mlp.fused = true;
+    if m.architecture == "glm4" {
+        decoder.placement = Placement::Around;
     }
     Ok(decoder)
 }

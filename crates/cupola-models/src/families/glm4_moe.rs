@@ -4,10 +4,12 @@ use super::Family;
 use crate::ModelError;
 use crate::decoder::{Decoder, QkNorm};
 use crate::experts::{Experts, Shared};
+use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
-use cupola_graph::{Groups, Scores};
+use cupola_graph::{Groups, RopeStyle, Scores};
 
-pub(super) const FAMILY: Family = Family { name: "glm4_moe", model_types: &["glm4_moe"], hugging_face, gguf: None };
+pub(super) const FAMILY: Family =
+    Family { name: "glm4_moe", model_types: &["glm4_moe"], hugging_face, gguf: Some((&["glm4moe"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let defaults =
@@ -56,4 +58,17 @@ pub(super) fn sigmoid_experts(m: &HuggingFace, decoder: &mut Decoder, normalise:
     let dense = m.config.optional_usize("first_k_dense_replace")?.unwrap_or(usize::from(normalise));
     decoder.layers.iter_mut().skip(dense).for_each(|layer| layer.experts = true);
     Ok(())
+}
+
+fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
+    let mut decoder = m.decoder_with_experts(RopeStyle::Halves)?;
+    // Not all of these models have them.
+    if m.has_in_first_layer(decoder.names.layer.q_norm) {
+        decoder.attention.qk_norm = QkNorm::Heads;
+    }
+    decoder.names.layer.mlp_norm = "post_attention_norm";
+    if let Some(experts) = &mut decoder.experts {
+        experts.scores = Scores::Sigmoid;
+    }
+    Ok(decoder)
 }

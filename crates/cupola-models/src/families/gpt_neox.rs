@@ -3,10 +3,13 @@
 use super::Family;
 use crate::ModelError;
 use crate::decoder::{Decoder, Placement, Qkv};
+use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
 use crate::names::{LayerNames, Names};
+use cupola_graph::{Activation, RopeStyle};
 
-pub(super) const FAMILY: Family = Family { name: "gpt_neox", model_types: &["gpt_neox"], hugging_face, gguf: None };
+pub(super) const FAMILY: Family =
+    Family { name: "gpt_neox", model_types: &["gpt_neox"], hugging_face, gguf: Some((&["gptneox"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let rotary = m.config.optional_f64("rotary_pct")?.unwrap_or(0.25);
@@ -38,4 +41,16 @@ fn names() -> Names {
         },
         ..llama
     }
+}
+
+fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
+    let mut decoder = m.decoder(RopeStyle::Halves)?;
+    m.layer_norm(&mut decoder)?;
+    // The files do not say which GELU it is: the approximation in GPT-NeoX-20B only, which has 44 layers.
+    let activation = if decoder.layers.len() == 44 { Activation::GeluTanh } else { Activation::Gelu };
+    (decoder.mlp.gated, decoder.mlp.activation) = (false, activation);
+    if m.optional_bool("use_parallel_residual")?.unwrap_or(true) {
+        decoder.placement = Placement::Parallel { own_norm: true };
+    }
+    Ok(decoder)
 }

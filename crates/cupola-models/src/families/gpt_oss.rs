@@ -12,7 +12,7 @@ use cupola_graph::{Gating, RopeStyle, Scores};
 use std::sync::Arc;
 
 pub(super) const FAMILY: Family =
-    Family { name: "gpt_oss", model_types: &["gpt_oss"], hugging_face, gguf: Some(("gpt-oss", gguf)) };
+    Family { name: "gpt_oss", model_types: &["gpt_oss"], hugging_face, gguf: Some((&["gpt-oss"], gguf)) };
 
 /// Steepness of the sigmoid, which no config states.
 const ALPHA: f32 = 1.702;

@@ -4,11 +4,16 @@ use super::Family;
 use crate::ModelError;
 use crate::decoder::Decoder;
 use crate::experts::{Experts, Layout, Shared};
+use crate::gguf::GgufModel;
 use crate::hugging_face::{Defaults, HuggingFace};
-use cupola_graph::Scores;
+use cupola_graph::{RopeStyle, Scores};
 
-pub(super) const FAMILY: Family =
-    Family { name: "granite", model_types: &["granite", "granitemoe", "granitemoeshared"], hugging_face, gguf: None };
+pub(super) const FAMILY: Family = Family {
+    name: "granite",
+    model_types: &["granite", "granitemoe", "granitemoeshared"],
+    hugging_face,
+    gguf: Some((&["granite", "granitemoe"], gguf)),
+};
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults::LLAMA)?;
@@ -42,4 +47,17 @@ fn experts(m: &HuggingFace, decoder: &mut Decoder) -> Result<(), ModelError> {
     });
     decoder.layers.iter_mut().for_each(|layer| layer.experts = true);
     Ok(())
+}
+
+/// As in Llama files, rows of the query and key matrices are in the order of the paper's pairs.
+fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
+    let mut decoder = m.decoder_with_experts(RopeStyle::Interleaved)?;
+    let factor = |key: &str| Ok::<_, ModelError>(m.optional_f32(key)?.filter(|factor| *factor != 0.0).unwrap_or(1.0));
+    decoder.embed_scale = factor("embedding_scale")?;
+    decoder.residual_scale = factor("residual_scale")?;
+    decoder.logit_scale = 1.0 / factor("logit_scale")?;
+    if let Some(experts) = &mut decoder.experts {
+        experts.scores = Scores::SoftmaxOfChosen;
+    }
+    Ok(decoder)
 }

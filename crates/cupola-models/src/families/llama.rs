@@ -8,7 +8,7 @@ use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "llama", model_types: &["llama"], hugging_face, gguf: Some(("llama", gguf)) };
+    Family { name: "llama", model_types: &["llama"], hugging_face, gguf: Some((&["llama"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults::LLAMA)?;

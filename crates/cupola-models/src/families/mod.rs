@@ -46,8 +46,8 @@ pub(crate) struct Family {
     pub model_types: &'static [&'static str],
     /// Reads such a config.
     pub hugging_face: ReadHuggingFace,
-    /// The `general.architecture` of GGUF files that means it, and who reads them.
-    pub gguf: Option<(&'static str, ReadGguf)>,
+    /// Every `general.architecture` of GGUF files that means it, and who reads them.
+    pub gguf: Option<(&'static [&'static str], ReadGguf)>,
 }
 
 /// Every architecture.

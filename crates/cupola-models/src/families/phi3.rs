@@ -9,7 +9,7 @@ use cupola_formats::config::RopeKind;
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "phi3", model_types: &["phi3"], hugging_face, gguf: Some(("phi3", gguf)) };
+    Family { name: "phi3", model_types: &["phi3"], hugging_face, gguf: Some((&["phi3"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let defaults = Defaults { norm_eps: 1e-5, context_length: 4096, ..Defaults::LLAMA };

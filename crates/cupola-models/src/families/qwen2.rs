@@ -9,7 +9,7 @@ use cupola_formats::config::HfConfig;
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "qwen2", model_types: &["qwen2"], hugging_face, gguf: Some(("qwen2", gguf)) };
+    Family { name: "qwen2", model_types: &["qwen2"], hugging_face, gguf: Some((&["qwen2"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults { context_length: 32768, ..Defaults::LLAMA })?;

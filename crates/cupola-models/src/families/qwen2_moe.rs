@@ -11,7 +11,7 @@ use cupola_formats::config::HfConfig;
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "qwen2_moe", model_types: &["qwen2_moe"], hugging_face, gguf: Some(("qwen2moe", gguf)) };
+    Family { name: "qwen2_moe", model_types: &["qwen2_moe"], hugging_face, gguf: Some((&["qwen2moe"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults { context_length: 32768, ..Defaults::LLAMA })?;
@@ -54,9 +54,5 @@ pub(super) fn sparse_layers(m: &HuggingFace, decoder: &mut Decoder) -> Result<()
 fn gguf(m: &GgufModel) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder_with_experts(RopeStyle::Halves)?;
     decoder.attention.qkv_bias = true;
-    let width = m.optional_size("expert_shared_feed_forward_length")?.unwrap_or(decoder.mlp.width);
-    if let Some(experts) = &mut decoder.experts {
-        experts.shared = Some(Shared { width, gated: true, fused: false });
-    }
     Ok(decoder)
 }

@@ -9,7 +9,7 @@ use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "qwen3", model_types: &["qwen3"], hugging_face, gguf: Some(("qwen3", gguf)) };
+    Family { name: "qwen3", model_types: &["qwen3"], hugging_face, gguf: Some((&["qwen3"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults { context_length: 32768, head_dim: Some(128), ..Defaults::LLAMA })?;

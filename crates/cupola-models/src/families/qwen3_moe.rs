@@ -10,7 +10,7 @@ use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "qwen3_moe", model_types: &["qwen3_moe"], hugging_face, gguf: Some(("qwen3moe", gguf)) };
+    Family { name: "qwen3_moe", model_types: &["qwen3_moe"], hugging_face, gguf: Some((&["qwen3moe"], gguf)) };
 
 fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     let mut decoder = m.decoder(&Defaults { context_length: 32768, ..Defaults::LLAMA })?;

@@ -8,7 +8,7 @@ use crate::hugging_face::{Defaults, HuggingFace};
 use cupola_graph::RopeStyle;
 
 pub(super) const FAMILY: Family =
-    Family { name: "smollm3", model_types: &["smollm3"], hugging_face, gguf: Some(("smollm3", gguf)) };
+    Family { name: "smollm3", model_types: &["smollm3"], hugging_face, gguf: Some((&["smollm3"], gguf)) };
 
 /// Every fourth layer does not rotate.
 const INTERVAL: usize = 4;
