@@ -322,6 +322,19 @@ impl<'a> Run<'a> {
                 });
             }
             Op::Moe(m) => self.moe(m)?,
+            Op::JoinHeads { a, b, heads, b_dim, out } => {
+                let (a, b, out) = (self.tensor(*a), self.tensor(*b), self.tensor(*out));
+                let a_dim = a.width / heads;
+                let shared = b.width == *b_dim;
+                self.rows(out.rows, out.width, |row| unsafe {
+                    let (a, b) = (a.row(row), b.row(row));
+                    for (head, out) in out.row(row).chunks_exact(a_dim + b_dim).enumerate() {
+                        let b_head = if shared { 0 } else { head };
+                        let (a, b) = (&a[head * a_dim..][..a_dim], &b[b_head * b_dim..][..*b_dim]);
+                        out.iter().zip(a.iter().chain(b)).for_each(|(out, x)| out.set(x.get()));
+                    }
+                });
+            }
             Op::ScaleRows { x, by, out } => {
                 let (x, by, out) = (self.tensor(*x), unsafe { self.tensor(*by).read() }, self.tensor(*out));
                 self.rows(out.rows, out.width, |row| unsafe {

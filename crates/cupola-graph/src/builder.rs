@@ -222,6 +222,19 @@ impl Builder {
         self.push(Op::Moe(m), out)
     }
 
+    /// Each of the `heads` heads of `a` followed by that of `b`, of `b_dim` elements, or by the only one that `b` has.
+    pub fn join_heads(&mut self, a: ValueId, b: ValueId, heads: usize, b_dim: usize) -> ValueId {
+        let (a_width, rows) = self.shape(a);
+        let b_width = self.width(b);
+        self.expect_rows("join_heads", "the second operand", rows, b);
+        if heads == 0 || !a_width.is_multiple_of(heads) || ![b_dim, heads * b_dim].contains(&b_width) {
+            let message = format!("{heads} heads in a row of {a_width}, of {b_dim} in one of {b_width}");
+            self.attribute("join_heads", message);
+        }
+        let out = self.value("heads", a_width + heads * b_dim, rows);
+        self.push(Op::JoinHeads { a, b, heads, b_dim, out }, out)
+    }
+
     /// `by * x`, a number for each row.
     pub fn scale_rows(&mut self, x: ValueId, by: ValueId) -> ValueId {
         let (width, rows) = self.shape(x);

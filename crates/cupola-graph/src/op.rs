@@ -79,6 +79,19 @@ pub enum Op {
     },
     /// A mixture of experts, see [`Moe`].
     Moe(Moe),
+    /// Heads put together: head `h` of `out` is head `h` of `a` followed by head `h` of `b`, or by its only one.
+    JoinHeads {
+        /// `[rows, heads * a_dim]`.
+        a: ValueId,
+        /// `[rows, heads * b_dim]`, or `[rows, b_dim]`, which all heads share.
+        b: ValueId,
+        /// Heads of `a`.
+        heads: usize,
+        /// Width of a head of `b`.
+        b_dim: usize,
+        /// `[rows, heads * (a_dim + b_dim)]`.
+        out: ValueId,
+    },
     /// `out[r] = by[r] * x[r]`: each row times a number of its own.
     ScaleRows {
         /// `[rows, width]`.
@@ -313,6 +326,7 @@ impl Op {
             Op::Activate { .. } => "activate",
             Op::Add { .. } => "add",
             Op::Moe(_) => "moe",
+            Op::JoinHeads { .. } => "join_heads",
             Op::ScaleRows { .. } => "scale_rows",
             Op::Scale { .. } => "scale",
             Op::Softcap { .. } => "softcap",
@@ -337,7 +351,7 @@ impl Op {
             Op::Rope(r) => vec![r.x],
             Op::Attention(a) => vec![a.q, a.k, a.v],
             Op::Glu { gate, up, .. } => vec![*gate, *up],
-            Op::Add { a, b, .. } => vec![*a, *b],
+            Op::Add { a, b, .. } | Op::JoinHeads { a, b, .. } => vec![*a, *b],
             Op::Moe(m) => vec![m.x, m.logits],
             Op::ScaleRows { x, by, .. } => vec![*x, *by],
         }
@@ -351,6 +365,7 @@ impl Op {
             | Op::Rope(Rope { out, .. })
             | Op::Attention(Attention { out, .. })
             | Op::Moe(Moe { out, .. })
+            | Op::JoinHeads { out, .. }
             | Op::ScaleRows { out, .. }
             | Op::Embed { out, .. }
             | Op::Norm { out, .. }

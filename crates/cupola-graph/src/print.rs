@@ -80,6 +80,7 @@ impl Program {
                 let experts = m.experts.len();
                 format!(" {top_k} of {experts}{groups} by {scores:?}{bias}{normalised}{scale} {:?}", m.gating)
             }
+            Op::JoinHeads { heads, b_dim, .. } => format!(" {heads} heads, {b_dim} more each"),
             Op::Scale { by, .. } => format!(" by {by}"),
             Op::Softcap { cap, .. } => format!(" cap {cap}"),
             _ => String::new(),

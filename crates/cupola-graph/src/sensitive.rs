@@ -16,7 +16,12 @@ pub fn sensitive(program: &Program) -> Vec<bool> {
             Op::Attention(_) => op.inputs().iter().for_each(|v| delicate[v.index()] = true),
             Op::Moe(m) => delicate[m.logits.index()] = true,
             // What only passes a delicate value on.
-            Op::Norm { .. } | Op::Rope(_) | Op::Scale { .. } | Op::Softcap { .. } | Op::TakeWanted { .. } => {
+            Op::Norm { .. }
+            | Op::Rope(_)
+            | Op::JoinHeads { .. }
+            | Op::Scale { .. }
+            | Op::Softcap { .. }
+            | Op::TakeWanted { .. } => {
                 op.inputs().iter().for_each(|v| delicate[v.index()] |= written);
             }
             Op::Embed { .. } | Op::Glu { .. } | Op::Activate { .. } | Op::Add { .. } | Op::ScaleRows { .. } => {}

@@ -1,6 +1,7 @@
 //! The common decoder: one description that every family fills in, one way to turn it into a program.
 
 use crate::experts::Experts;
+use crate::latent::{Heads, Latent};
 use crate::names::{IGNORED, Names};
 use crate::parameters::Loader;
 use crate::{ModelError, Parameters};
@@ -118,6 +119,8 @@ pub(crate) struct AttentionSpec {
     pub qk_norm: QkNorm,
     /// How queries, keys and values are stored.
     pub qkv: Qkv,
+    /// Latent attention, which has matrices of its own.
+    pub latent: Option<Latent>,
     /// Whether the products that give queries, keys and values have biases.
     pub qkv_bias: bool,
     /// Whether the product after attention has a bias.
@@ -250,6 +253,41 @@ impl Decoder {
         let names = &self.names.layer;
         let name = |part: &str| format!("{}{i}.{part}", self.names.layers);
         let a = &self.attention;
+        let Layer { rope, window, .. } = &self.layers[i];
+        let table = rope.as_ref().map(|table| w.builder.rope_table(RopeTable::clone(table)));
+        let [q, k, v] = match &a.latent {
+            Some(latent) => {
+                let (count, style, eps) = (a.heads, a.rope_style, self.norm_eps);
+                let heads = Heads { count, key_dim: a.key_dim, value_dim: a.value_dim, style, table, eps };
+                latent.build(w, &names.latent, &name, h, self.hidden, &heads)?
+            }
+            None => self.qkv(w, i, h, table)?,
+        };
+        let sink = match a.sinks {
+            true => Some(w.vector(&name(names.sinks), a.heads, 0.0)?),
+            false => None,
+        };
+        let g: &mut Builder = &mut w.builder;
+        let layer = g.kv_layer(KvLayer { heads: a.kv_heads, key_dim: a.key_dim, value_dim: a.value_dim });
+        Ok(g.attention(Attention {
+            q,
+            k,
+            v,
+            layer,
+            heads: a.heads,
+            scale: a.scale,
+            window: *window,
+            softcap: a.softcap,
+            sink,
+            out: v,
+        }))
+    }
+
+    /// Queries, keys and values, rotated.
+    fn qkv(&self, w: &mut Loader, i: usize, h: ValueId, table: Option<usize>) -> Result<[ValueId; 3], ModelError> {
+        let names = &self.names.layer;
+        let name = |part: &str| format!("{}{i}.{part}", self.names.layers);
+        let a = &self.attention;
         let widths = [a.heads * a.key_dim, a.kv_heads * a.key_dim, a.kv_heads * a.value_dim];
         let parts = [names.q, names.k, names.v];
 
@@ -288,30 +326,11 @@ impl Decoder {
             let (q_norm, k_norm) = (norm(w, names.q_norm, of_q)?, norm(w, names.k_norm, of_k)?);
             (q, k) = (w.builder.norm(q, q_norm), w.builder.norm(k, k_norm));
         }
-        let sink = match a.sinks {
-            true => Some(w.vector(&name(names.sinks), a.heads, 0.0)?),
-            false => None,
-        };
-        let g: &mut Builder = &mut w.builder;
-        let Layer { rope, window, .. } = &self.layers[i];
-        if let Some(table) = rope {
-            let table = g.rope_table(RopeTable::clone(table));
-            q = g.rope(q, a.key_dim, a.rope_style, table);
-            k = g.rope(k, a.key_dim, a.rope_style, table);
+        if let Some(table) = table {
+            q = w.builder.rope(q, a.key_dim, a.rope_style, table);
+            k = w.builder.rope(k, a.key_dim, a.rope_style, table);
         }
-        let layer = g.kv_layer(KvLayer { heads: a.kv_heads, key_dim: a.key_dim, value_dim: a.value_dim });
-        Ok(g.attention(Attention {
-            q,
-            k,
-            v,
-            layer,
-            heads: a.heads,
-            scale: a.scale,
-            window: *window,
-            softcap: a.softcap,
-            sink,
-            out: v,
-        }))
+        Ok([q, k, v])
     }
 
     /// Refuses hyperparameters that cannot be, before anything is computed from them.
@@ -336,7 +355,10 @@ impl Decoder {
             let expected = format!("a divisor of the number of attention heads, {}", a.heads);
             return Err(ModelError::hyperparameter("the number of key-value heads", expected, a.kv_heads));
         }
-        if a.qkv == Qkv::ByHead && a.kv_heads != a.heads {
+        if let Some(latent) = &a.latent {
+            latent.check(a.key_dim)?;
+        }
+        if (a.qkv == Qkv::ByHead || a.latent.is_some()) && a.kv_heads != a.heads {
             return Err(ModelError::hyperparameter("the number of key-value heads", a.heads.to_string(), a.kv_heads));
         }
         // There are no more key-value heads than heads, so that this bounds their widths too.

@@ -67,6 +67,7 @@ impl GgufModel<'_> {
                 },
                 qkv_bias: has_bias(names.layer.q) || has_bias(names.layer.qkv),
                 out_bias: has_bias(names.layer.out),
+                latent: None,
                 sinks: false,
             },
             mlp: Mlp {

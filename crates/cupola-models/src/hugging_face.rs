@@ -95,6 +95,7 @@ impl HuggingFace<'_> {
                 rope_style: RopeStyle::Halves,
                 qk_norm: QkNorm::None,
                 qkv: Qkv::Separate,
+                latent: None,
                 qkv_bias: false,
                 out_bias: false,
                 sinks: false,

@@ -10,6 +10,7 @@ mod experts;
 mod families;
 mod gguf;
 mod hugging_face;
+mod latent;
 mod names;
 mod parameters;
 pub mod rope;

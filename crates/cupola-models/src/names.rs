@@ -32,7 +32,20 @@ pub(crate) struct LayerNames {
     pub down: &'static str,
     pub post_mlp_norm: &'static str,
     pub sinks: &'static str,
+    pub latent: LatentNames,
     pub experts: ExpertNames,
+}
+
+/// Names within a layer with latent attention.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LatentNames {
+    pub q: &'static str,
+    pub q_a: &'static str,
+    pub q_a_norm: &'static str,
+    pub q_b: &'static str,
+    pub kv_a: &'static str,
+    pub kv_a_norm: &'static str,
+    pub kv_b: &'static str,
 }
 
 /// Names within a layer with experts. `{e}` is an expert's number.
@@ -84,6 +97,15 @@ impl Names {
                 down: "mlp.down_proj",
                 post_mlp_norm: "post_feedforward_layernorm",
                 sinks: "self_attn.sinks",
+                latent: LatentNames {
+                    q: "self_attn.q_proj",
+                    q_a: "self_attn.q_a_proj",
+                    q_a_norm: "self_attn.q_a_layernorm",
+                    q_b: "self_attn.q_b_proj",
+                    kv_a: "self_attn.kv_a_proj_with_mqa",
+                    kv_a_norm: "self_attn.kv_a_layernorm",
+                    kv_b: "self_attn.kv_b_proj",
+                },
                 experts: ExpertNames {
                     router: "mlp.gate",
                     choice_bias: "mlp.gate.e_score_correction_bias",
@@ -129,6 +151,15 @@ impl Names {
                 down: "ffn_down",
                 post_mlp_norm: "post_ffw_norm",
                 sinks: "attn_sinks.weight",
+                latent: LatentNames {
+                    q: "attn_q",
+                    q_a: "attn_q_a",
+                    q_a_norm: "attn_q_a_norm",
+                    q_b: "attn_q_b",
+                    kv_a: "attn_kv_a_mqa",
+                    kv_a_norm: "attn_kv_a_norm",
+                    kv_b: "attn_kv_b",
+                },
                 experts: ExpertNames {
                     router: "ffn_gate_inp",
                     choice_bias: "exp_probs_b.bias",

@@ -142,6 +142,11 @@ fn experts(g: &mut Builder, l: usize, x: ValueId) -> ValueId {
     let by = g.linear(x, weight, None);
     let by = g.activate(by, Activation::Sigmoid);
     let shared = g.scale_rows(x, by);
+    // Heads of 16 made of 12 and 4, which all heads share in the first layer.
+    let (most, rest) = (g.weight("most", 48, WIDTH, Format::F32), g.weight("rest", [4, 16][l], WIDTH, Format::F32));
+    let [most, rest] = g.linears(x, [(most, None), (rest, None)]);
+    let joined = g.join_heads(most, rest, 4, 4);
+    let y = g.add(y, joined);
     g.add(y, shared)
 }
 
@@ -316,6 +321,17 @@ impl Machine for Interpreter {
                     vec![both.map(|(x, y)| reference::activate(*activation, *x) * y).collect()]
                 }
                 Op::Moe(m) => vec![self.moe(m, get(&m.x), get(&m.logits))],
+                Op::JoinHeads { a, b, heads, b_dim, .. } => {
+                    let (a_width, b_width) = (program.value(*a).width, program.value(*b).width);
+                    let row = |(a, b): (&[f32], &[f32])| {
+                        let head = |h: usize| {
+                            let at = if b_width == *b_dim { 0 } else { h * b_dim };
+                            [&a[h * (a_width / heads)..][..a_width / heads], &b[at..][..*b_dim]].concat()
+                        };
+                        (0..*heads).flat_map(head).collect::<Vec<_>>()
+                    };
+                    vec![get(a).chunks(a_width).zip(get(b).chunks(b_width)).flat_map(row).collect()]
+                }
                 Op::ScaleRows { x, by, .. } => {
                     let width = program.value(*x).width;
                     let rows = get(x).chunks(width).zip(get(by));

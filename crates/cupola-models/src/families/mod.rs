@@ -1,6 +1,7 @@
 //! The architectures, one file each: what a family's configs and tensor names mean.
 
 mod cohere;
+mod deepseek;
 mod dots1;
 mod ernie4_5;
 mod exaone4;
@@ -51,7 +52,7 @@ pub(crate) struct Family {
 }
 
 /// Every architecture.
-pub(crate) const FAMILIES: [Family; 29] = [
+pub(crate) const FAMILIES: [Family; 30] = [
     llama::FAMILY,
     mistral::FAMILY,
     qwen2::FAMILY,
@@ -72,6 +73,7 @@ pub(crate) const FAMILIES: [Family; 29] = [
     glm::FAMILY,
     glm4_moe::FAMILY,
     dots1::FAMILY,
+    deepseek::FAMILY,
     minimax_m2::FAMILY,
     cohere::FAMILY,
     nemotron::FAMILY,

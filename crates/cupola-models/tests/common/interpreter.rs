@@ -103,7 +103,6 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                 values[out.index()] = pairs.map(|(g, u)| activate(*activation, *g) * u).collect();
             }
             Op::Moe(m) => {
-                assert_eq!(m.routing.groups, None);
                 let (count, n_in) = (m.experts.len(), program.value(m.x).width);
                 let linear = |(weight, bias): (WeightId, Option<VectorId>), x: &[f64]| -> Vec<f64> {
                     let bias = bias.map(vector);
@@ -123,6 +122,17 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
                     let bias = m.routing.choice_bias.map(vector);
                     let rank = |e: usize| score(e) + bias.as_ref().map_or(0.0, |bias| bias[e]);
                     let mut order: Vec<usize> = (0..count).collect();
+                    if let Some(Groups { count: groups, top_k, best }) = m.routing.groups {
+                        let size = count / groups;
+                        let worth = |g: usize| {
+                            let mut ranks: Vec<f64> = (g * size..(g + 1) * size).map(rank).collect();
+                            ranks.sort_by(|a, b| b.total_cmp(a));
+                            ranks[..best].iter().sum::<f64>()
+                        };
+                        let mut sorted: Vec<usize> = (0..groups).collect();
+                        sorted.sort_by(|a, b| worth(*b).total_cmp(&worth(*a)));
+                        order.retain(|e| sorted[..top_k].contains(&(e / size)));
+                    }
                     order.sort_by(|a, b| rank(*b).total_cmp(&rank(*a)));
                     order.truncate(m.routing.top_k);
                     let normalise = m.routing.normalise || m.routing.scores == Scores::SoftmaxOfChosen;
@@ -152,6 +162,18 @@ pub fn run(program: &Program, source: &dyn WeightSource, tokens: &[u32], wanted:
             }
             Op::Scale { x, by, out } => {
                 values[out.index()] = values[x.index()].iter().map(|x| f64::from(*by) * x).collect();
+            }
+            Op::JoinHeads { a, b, heads, b_dim, out } => {
+                let (a_width, b_width) = (program.value(*a).width, program.value(*b).width);
+                let rows = values[a.index()].chunks(a_width).zip(values[b.index()].chunks(b_width));
+                let mut y = vec![];
+                for (a, b) in rows {
+                    for (h, a) in a.chunks(a_width / heads).enumerate() {
+                        y.extend_from_slice(a);
+                        y.extend_from_slice(&b[if b_width == *b_dim { 0 } else { h * b_dim }..][..*b_dim]);
+                    }
+                }
+                values[out.index()] = y;
             }
             Op::ScaleRows { x, by, out } => {
                 let width = program.value(*x).width;

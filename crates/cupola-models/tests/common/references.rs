@@ -4,7 +4,7 @@ use cupola_formats::safetensors::Safetensors;
 use std::path::PathBuf;
 
 /// Every reference that has a program.
-pub const NAMES: [&str; 45] = [
+pub const NAMES: [&str; 47] = [
     "llama",
     "llama3",
     "llama_head_dim",
@@ -37,6 +37,8 @@ pub const NAMES: [&str; 45] = [
     "glm4",
     "glm4_moe",
     "dots1",
+    "deepseek_v2",
+    "deepseek_v3",
     "cohere",
     "cohere2",
     "nemotron",
