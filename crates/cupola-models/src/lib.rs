@@ -14,6 +14,7 @@ mod latent;
 mod names;
 mod parameters;
 pub mod rope;
+mod stored;
 
 pub use error::ModelError;
 pub use parameters::Parameters;

@@ -31,8 +31,7 @@ fn hugging_face(m: &HuggingFace) -> Result<Decoder, ModelError> {
     (decoder.attention.qkv_bias, decoder.attention.out_bias, decoder.mlp.bias) = (bias, bias, bias);
     decoder.attention.rope_style = RopeStyle::Interleaved;
     if experts {
-        let bias = if bias { Some("use_bias") } else { None };
-        bias.map_or(Ok(()), |key| m.refuse(key))?;
+        m.refuse("use_bias")?;
         routed(m, &mut decoder)?;
     }
     Ok(decoder)
